@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Self
+from typing import Self, TypeVar
 
 from autotune.errors import StudyError, quoted
 from autotune.operation.declarations import COMPUTED, DRAWN, KEPT, READ, Array
@@ -44,18 +45,38 @@ class Problem(ABC):
         """Every size and word, in the order of the declaration."""
 
     @abstractmethod
-    def with_runtime(self, value: int) -> Self:
-        """The same shape at another run-time size, such as conv2d's n."""
+    def with_runtime(self, *sizes: int) -> Self:
+        """The same shape at other run-time sizes, such as conv2d's n; of several the first ones may be given."""
+
+    def with_runtime_at(self, place: int, size: int) -> Self:
+        """The same shape with another number for one run-time size, by its place."""
+        own = self.runtime_sizes
+        return self.with_runtime(*own[:place], size, *own[place + 1 :])
+
+    def with_each_runtime(self, size: int) -> Self:
+        """The same shape with one number for every run-time size."""
+        return self.with_runtime(*(size for _ in self.operation.runtime))
+
+    @property
+    def runtime_sizes(self) -> tuple[int, ...]:
+        """The sizes that a kernel takes when it is launched."""
+        values = self.values
+        return tuple(int(values[name]) for name in self.operation.runtime)
 
     @property
     def runtime_size(self) -> int:
-        """The size that a kernel takes when it is launched."""
-        return int(self.values[self.operation.runtime])
+        """The first of them, which is the operation's leading one."""
+        return self.runtime_sizes[0]
+
+    @property
+    def at_runtime(self) -> str:
+        """The run-time sizes in messages: `n = 8`, or `batch x m = 8 x 100` of several."""
+        return f"{self.operation.runtime_name} = {by(self.runtime_sizes)}"
 
     @property
     def shape(self) -> tuple[tuple[str, Value], ...]:
-        """Its sizes and words without the run-time size; one kernel serves all problems that share them."""
-        return tuple(item for item in self.values.items() if item[0] != self.operation.runtime)
+        """Its sizes and words without the run-time sizes; one kernel serves all problems that share them."""
+        return tuple(item for item in self.values.items() if item[0] not in self.operation.runtime)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
@@ -163,9 +184,9 @@ class DeclaredProblem(Problem):
         """Every size and word, in the order of the declaration."""
         return dict(self.given)
 
-    def with_runtime(self, value: int) -> DeclaredProblem:
-        """The same shape at another run-time size."""
-        values = {**self.values, self.operation.runtime: value}
+    def with_runtime(self, *sizes: int) -> DeclaredProblem:
+        """The same shape at other run-time sizes; of several the first ones may be given."""
+        values = {**self.values, **dict(zip(self.operation.runtime, sizes, strict=False))}
         return dataclasses.replace(self, given=tuple(values.items()))
 
     def __str__(self) -> str:
@@ -248,9 +269,9 @@ class Conv2dProblem(Problem):
         """The function that its epilogue applies to the finished sums, or `identity`."""
         return str(_evaluated(self.operation, self).names["activation"])
 
-    def with_runtime(self, value: int) -> Conv2dProblem:
+    def with_runtime(self, *sizes: int) -> Conv2dProblem:
         """The same layer shape at another batch size."""
-        return dataclasses.replace(self, n=value)
+        return dataclasses.replace(self, n=sizes[0])
 
     def __str__(self) -> str:
         text = f"n{self.n} c{self.c} {self.h}x{self.w} k{self.k} {self.r}x{self.s}"
@@ -267,7 +288,15 @@ class Conv2dProblem(Problem):
         return text if self.epilogue == "none" else f"{text} {self.epilogue}"
 
 
+def by(sizes: Sequence[int]) -> str:
+    """Run-time sizes as text: `8`, or `8 x 100` of several."""
+    return " x ".join(map(str, sizes))
+
+
 _FIELDS = tuple(each.name for each in dataclasses.fields(Conv2dProblem))
+
+
+P = TypeVar("P", bound=Problem)
 
 
 def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
@@ -279,6 +308,13 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
     if declared.name == CONV2D:
         return Conv2dProblem(**values)  # type: ignore[arg-type]  # checked by the record
     return DeclaredProblem(declared, declared.name, tuple(values.items()))
+
+
+def valid_problems(problems: Iterable[Callable[[], P]]) -> Iterator[P]:
+    """Problems, each made by a function, except those that the rules of their operation refuse."""
+    for problem in problems:
+        with suppress(StudyError):
+            yield problem()
 
 
 def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
+import functools
 import struct
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -86,8 +87,8 @@ class Interface:
     """An operation's declaration of its problems and their arrays, in the order of the C interface."""
 
     name: str
-    runtime: str
-    """the size that is given at run time; all others are compiled in"""
+    runtime: tuple[str, ...]
+    """the sizes that are given at run time, in the order of the C interface; all others are compiled in"""
     sizes: tuple[InterfaceSize, ...]
     words: Mapping[str, tuple[str, ...]]
     """the values of each enumeration; the first is the default"""
@@ -129,13 +130,18 @@ class DeclaredProblem:
     """every size and word"""
 
     @property
-    def runtime_size(self) -> int:
-        """The size that is given at run time."""
-        return int(self.values[self.interface.runtime])
+    def runtime_sizes(self) -> tuple[int, ...]:
+        """The sizes that are given at run time."""
+        return tuple(int(self.values[name]) for name in self.interface.runtime)
 
-    def with_runtime(self, size: int) -> DeclaredProblem:
-        """The same problem with another run-time size."""
-        return DeclaredProblem(self.interface, {**self.values, self.interface.runtime: size})
+    def with_runtime(self, *sizes: int) -> DeclaredProblem:
+        """The same problem with other run-time sizes."""
+        return DeclaredProblem(self.interface, {**self.values, **dict(zip(self.interface.runtime, sizes, strict=True))})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run-time size is 0, so that there is nothing to run."""
+        return 0 in self.runtime_sizes
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -266,11 +272,12 @@ class Library:
     def _declare(self) -> None:
         """Declare argument types, because ctypes would truncate an address to an int."""
         pointer = ctypes.c_void_p
+        sizes = (ctypes.c_int32,) * len(self.interface.runtime)
         arguments: dict[str, tuple[type, ...]] = {
             "workspace_size": (pointer, pointer),
             "prepare": (pointer, pointer, pointer, pointer),
-            "handle_workspace_size": (pointer, ctypes.c_int32, pointer),
-            "run": (pointer, ctypes.c_int32, pointer, pointer),
+            "handle_workspace_size": (pointer, *sizes, pointer),
+            "run": (pointer, *sizes, pointer, pointer),
             "forward": (pointer, pointer, pointer),
             "handle_kernel_name": (pointer,),
             "release": (pointer,),
@@ -307,19 +314,20 @@ class Library:
         return self._problem(*map(int32, problem.numbers))
 
     def array_shapes(self, problem: DeclaredProblem) -> tuple[ArrayShape, ...]:
-        """The arrays of a problem; its run-time size may be 0. Raises LibraryError for an invalid problem."""
-        if problem.runtime_size == 0:
-            layout, runtime = str(problem.values.get("layout", "")), self.interface.runtime
+        """The arrays of a problem; its run-time sizes may be 0. Raises LibraryError for an invalid problem."""
+        if problem.is_empty:
+            layout = str(problem.values.get("layout", ""))
+            empty = [name for name in self.interface.runtime if problem.values[name] == 0]
             axes = {array.name: array.axes[layout] for array in self.interface.arrays}
             return tuple(
                 dataclasses.replace(
                     array,
                     shape=tuple(
-                        0 if axis == runtime else extent
+                        0 if axis in empty else extent
                         for axis, extent in zip(axes[array.name], array.shape, strict=True)
                     ),
                 )
-                for array in self.array_shapes(problem.with_runtime(1))
+                for array in self.array_shapes(problem.with_runtime(*(max(1, size) for size in problem.runtime_sizes)))
             )
         found, of = _Array(), ctypes.byref(self._of(problem))
         shapes = []
@@ -419,29 +427,27 @@ class Handle:
         self.kernel_name = library._text("handle_kernel_name", self._address) or ""
         """study.layer of its kernel"""
 
-    def workspace_bytes(self, n: int) -> int:
-        """Bytes of workspace of a pass with run-time size n. Raises LibraryError if the kernel does not support n."""
+    def workspace_bytes(self, *sizes: int) -> int:
+        """Bytes of workspace of a pass with these run-time sizes. Raises LibraryError if the kernel does not support
+        them.
+        """
         size = ctypes.c_uint64()
-        self._library.call("handle_workspace_size", self._address, int32(n), ctypes.byref(size))
+        self._library.call("handle_workspace_size", self._address, *map(int32, sizes), ctypes.byref(size))
         return size.value
 
-    def enqueuer(self, n: int) -> Enqueue:
-        """A function that enqueues a pass with run-time size n; it raises LibraryError.
+    def enqueuer(self, *sizes: int) -> Enqueue:
+        """A function that enqueues a pass with these run-time sizes; it raises LibraryError.
 
-        The workspace has `workspace_bytes(n)` bytes; the address of an array that is not part of a launch is 0. The
-        function neither allocates nor waits, so a pass may be captured into a CUDA graph. Everything that is the same
-        for all passes is looked up here, because small layers are limited by the rest.
+        The workspace has `workspace_bytes(*sizes)` bytes; the address of an array that is not part of a launch is 0.
+        The function neither allocates nor waits, so a pass may be captured into a CUDA graph. Everything that is the
+        same for all passes is looked up here, because small layers are limited by the rest.
         """
-        workspace_bytes, number, arguments_bytes = self.workspace_bytes(n), int32(n), self._library.arguments_bytes
-        run, address, pack, error = (
-            self._library.function("run"),
-            self._address,
-            self._library.pack,
-            self._library.error,
-        )
+        workspace_bytes, arguments_bytes = self.workspace_bytes(*sizes), self._library.arguments_bytes
+        run = functools.partial(self._library.function("run"), self._address, *sizes)
+        pack, error = self._library.pack, self._library.error
 
         def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
-            status = run(address, number, pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
+            status = run(pack(arguments_bytes, workspace, workspace_bytes, *addresses), stream)
             if status:
                 raise error(status)
 

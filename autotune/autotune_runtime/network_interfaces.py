@@ -42,7 +42,7 @@ def _interface(
     )
     pairs = (size.partition("=") for size in sizes.split())
     declared = tuple(InterfaceSize(size, int(default) if default else None) for size, _, default in pairs)
-    return Interface(name, "n", declared, _WORDS, arrays)
+    return Interface(name, ("n",), declared, _WORDS, arrays)
 
 
 _OF_CONV2D = """
@@ -67,7 +67,7 @@ CONV_INTERFACES = (
 
 FILTER_GRADIENT_INTERFACE = Interface(
     "conv_filter_gradient",
-    "n",
+    ("n",),
     tuple(size for size in CONV_INTERFACES[1].sizes if size.name != "cache_d"),
     {"dtype": tuple(_STORED), "layout": ("nhwc",)},
     (
@@ -83,7 +83,7 @@ _NORM_EPILOGUES = (
 )
 NORM_INTERFACE = Interface(
     "norm",
-    "n",
+    ("n",),
     (
         InterfaceSize("n", None),
         InterfaceSize("pixels", 1),
@@ -104,7 +104,7 @@ _TENSORS = tuple(
 )
 CONCAT_INTERFACE = Interface(
     "concat",
-    "n",
+    ("n",),
     (InterfaceSize("n", None), *(InterfaceSize(f"c{i}", 0 if i else None) for i in range(MOST_TENSORS))),
     {
         "dtype": tuple(_STORED),

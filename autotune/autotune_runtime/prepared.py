@@ -81,8 +81,8 @@ def run(
 
     with arrays.on_device_of(next(iter(given.values()))):
         made = _made(library, problem, views, GIVEN)
-        workspace_bytes = library.workspace_bytes(problem) if problem.runtime_size else 0
-        plan = _plan(library.interface, made, workspace_bytes, enqueue if problem.runtime_size else None)
+        workspace_bytes = 0 if problem.is_empty else library.workspace_bytes(problem)
+        plan = _plan(library.interface, made, workspace_bytes, None if problem.is_empty else enqueue)
         return _pass(plan, given, views, scalars, workspace, stream)
 
 
@@ -102,7 +102,7 @@ def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Numb
 class Prepared:
     """An operation with weights that were prepared once; call it with the other arrays that are read.
 
-    It runs any run-time size. The weights are copied: they may be changed or freed once its stream has reached the
+    It runs any run-time sizes. The weights are copied: they may be changed or freed once its stream has reached the
     point where it was made. It belongs to the weights' device (PyCUDA: the current one). Several threads may call it at
     once, on any streams.
     """
@@ -111,14 +111,16 @@ class Prepared:
         """Prepare the given weights, by position among the weights or by name.
 
         Sizes and words that their shapes do not determine are passed by name, or as further arrays of such shapes; the
-        run-time size, by which the kernel is chosen, is 1 by default. Raises as `run`.
+        run-time sizes, by which the kernel is chosen, are 1 by default. Raises as `run`.
         """
         interface = library.interface
         given, sizes = _Takes(interface, WEIGHTS).given(positional, named)
         views = {name: arrays.view(array, name) for name, array in given.items()}
         layout = str(sizes.get("layout", interface.words.get("layout", ("",))[0]))
-        if not any(array.name in views and interface.runtime in array.axes[layout] for array in interface.arrays):
-            sizes.setdefault(interface.runtime, 1)
+        shaped = {axis for array in interface.arrays if array.name in views for axis in array.axes[layout]}
+        for name in interface.runtime:
+            if name not in shaped:
+                sizes.setdefault(name, 1)
         problem = _problem(interface, views, sizes)
         first = next(iter(given.values()))
         on = arrays.stream_address(stream, first)
@@ -126,7 +128,7 @@ class Prepared:
             _made(library, problem, views, WEIGHTS)
             self.handle = Handle(library, problem, {name: view.address for name, view in views.items()}, on)
         self._library = library
-        self._sizes = {name: value for name, value in problem.values.items() if name != interface.runtime}
+        self._sizes = {name: value for name, value in problem.values.items() if name not in interface.runtime}
         self._weights = {
             each.name: views[each.name] for each in interface.arrays if each.role in WEIGHTS and each.name in views
         }
@@ -155,9 +157,10 @@ class Prepared:
     def _planned(self, views: Mapping[str, View], sizes: Mapping[str, object]) -> _Plan:
         problem = _problem(self._library.interface, views, {**self._sizes, **sizes})
         made = _made(self._library, problem, views, CALLED, self._weights)
-        n = problem.runtime_size
-        workspace_bytes, enqueue = (self.handle.workspace_bytes(n), self.handle.enqueuer(n)) if n else (0, None)
-        return _plan(self._library.interface, made, workspace_bytes, enqueue)
+        if problem.is_empty:
+            return _plan(self._library.interface, made, 0, None)
+        n = problem.runtime_sizes
+        return _plan(self._library.interface, made, self.handle.workspace_bytes(*n), self.handle.enqueuer(*n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class _Plan:
     made: Made
     workspace_bytes: int
     enqueue: Enqueue | None
-    """None: the run-time size is 0"""
+    """None: a run-time size is 0"""
     order: tuple[str, ...]
     """all arrays"""
     outputs: tuple[str, ...]

@@ -69,14 +69,14 @@ class Call:
 
     def problem(self, tensors: Mapping[str, Tensor]) -> DeclaredProblem:
         """The problem of these tensors, by name. Raises ValueError."""
-        problem, n = self._problem(tensors)
-        return problem.with_runtime(int(n))
+        problem, runtime = self._problem(tensors)
+        return problem.with_runtime(*map(int, runtime.values()))
 
-    def _problem(self, tensors: Mapping[str, Tensor]) -> tuple[DeclaredProblem, int]:
-        """The problem, with 1 for a run-time size that is a symbol; and that size."""
+    def _problem(self, tensors: Mapping[str, Tensor]) -> tuple[DeclaredProblem, Mapping[str, int]]:
+        """The problem, with 1 for run-time sizes that are symbols; and the run-time sizes by name."""
         interface = self.library.interface
         arrays = {array.name: array for array in interface.arrays}
-        runtime: int | None = None
+        runtime: dict[str, int] = {}
         shapes, dtypes = {}, {}
         for name, tensor in tensors.items():
             if tensor.dtype not in DTYPES:
@@ -85,23 +85,22 @@ class Call:
             shape = tuple(tensor.shape)
             if self.torch_shapes and len(axes) == _MOST_AXES and len(shape) > 2:
                 shape = (*shape[:2], *(1,) * (_MOST_AXES - len(shape)), *shape[2:])
-            if interface.runtime in axes and len(shape) == len(axes):
-                at = axes.index(interface.runtime)
-                runtime = shape[at] if runtime is None else runtime
-                shape = shape if isinstance(runtime, int) else (*shape[:at], 1, *shape[at + 1 :])
+            for at, axis in enumerate(axes if len(shape) == len(axes) else ()):
+                if axis in interface.runtime and not isinstance(runtime.setdefault(axis, shape[at]), int):
+                    shape = (*shape[:at], 1, *shape[at + 1 :])
             shapes[name] = tuple(map(int, shape))
             dtypes[name] = DTYPES[tensor.dtype]
         problem = problem_of(interface, shapes, dtypes, dict(self.arguments), self._axes)
-        return problem, problem.runtime_size if runtime is None else runtime
+        return problem, {**dict(zip(interface.runtime, problem.runtime_sizes, strict=True)), **runtime}
 
     def made(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
         """New tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
-        problem, n = self._problem(tensors)
+        problem, runtime = self._problem(tensors)
         first, given, made = next(iter(tensors.values())), dict(tensors), {}
         for array in self.library.array_shapes(problem):
             if array.role == SCALAR:
                 continue
-            dtype, shape = STORED[array.dtype], self._shape(array.name, array.shape, n, first.dim())
+            dtype, shape = STORED[array.dtype], self._shape(array.name, array.shape, runtime, first.dim())
             if array.role not in GIVEN:
                 memory_format = self.memory_format(shape)
                 made[array.name] = torch.empty(shape, dtype=dtype, device=device, memory_format=memory_format)
@@ -124,13 +123,10 @@ class Call:
             raise ValueError(f"PyTorch stores no tensor of {len(shape)} dimensions channels-last; give layout nchw")
         return LAST[len(shape)]
 
-    def _shape(self, name: str, stored: tuple[int, ...], n: int, rank: int) -> tuple[int, ...]:
+    def _shape(self, name: str, stored: tuple[int, ...], runtime: Mapping[str, int], rank: int) -> tuple[int, ...]:
         """The shape of a tensor for an array, in a call whose first tensor has `rank` dimensions."""
-        interface = self.library.interface
-        array = next(array for array in interface.arrays if array.name == name)
-        extents = dict(zip(array.axes[self._layout], stored, strict=True))
-        if interface.runtime in extents:
-            extents[interface.runtime] = n
+        array = next(array for array in self.library.interface.arrays if array.name == name)
+        extents = {**dict(zip(array.axes[self._layout], stored, strict=True)), **runtime}
         shape = tuple(extents[axis] for axis in self._axes(array))
         lacking = _MOST_AXES - rank if self.torch_shapes and len(shape) == _MOST_AXES else 0
         return (*shape[:2], *shape[2 + lacking :])

@@ -87,7 +87,7 @@ class _Kept:
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """by shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
-    """by shape and run-time size"""
+    """by shape and run-time sizes"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
     """those of `passes` that PyTorch computes, because no kernel supports them"""
 
@@ -254,7 +254,7 @@ class Operator:
         """A pass that is not prepared; it is prepared for the next calls."""
         device, tensors = _device(launched), self._named(launched, weights)
         like, problem = call.made(tensors, torch.device("meta")), call.problem(tensors)
-        if problem.runtime_size == 0:  # which the library has no kernels for
+        if problem.is_empty:  # which the library has no kernels for
             return self._returned(call.made(tensors, device))
         runtime, which = self._runtimes[device.type], _which(key, launched)
         instead = self._instead if call.or_pytorch else None
@@ -319,8 +319,8 @@ class Operator:
             workspace_bytes = library.workspace_bytes(problem)
             enqueue = library.enqueuer(problem, workspace_bytes)
         else:
-            workspace_bytes = handle.workspace_bytes(problem.runtime_size)
-            enqueue = handle.enqueuer(problem.runtime_size)
+            workspace_bytes = handle.workspace_bytes(*problem.runtime_sizes)
+            enqueue = handle.enqueuer(*problem.runtime_sizes)
         formats = {call.memory_format(tensor.shape) for tensor in like.values()} - {torch.contiguous_format}
         workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device="meta")
         return _Pass(
@@ -337,9 +337,10 @@ class Operator:
     def _handle(
         self, kept: _Kept, call: Call, problem: DeclaredProblem, runtime: Runtime, device: torch.device
     ) -> Handle:
-        """The kernel of a problem with its weights, prepared unless another run-time size did so."""
+        """The kernel of a problem with its weights, prepared unless other run-time sizes did so."""
         library = call.library
-        which = (library.path, problem.with_runtime(1).numbers, library.kernel_name(problem))
+        shape = problem.with_runtime(*(1 for _ in problem.runtime_sizes))
+        which = (library.path, shape.numbers, library.kernel_name(problem))
         if which not in kept.handles:
             placed = {name: _placed(weight, call.memory_format(weight.shape)) for name, weight in kept.weights.items()}
             addresses = {name: weight.data_ptr() for name, weight in placed.items()}

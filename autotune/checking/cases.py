@@ -10,15 +10,15 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from autotune.checking.other_sizes import quick
+from autotune.checking.other_sizes import quick, within
 from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import problem_features
-from autotune.checking.problems import Derivation, derive, with_runtimes
+from autotune.checking.problems import Derivation, derive, with_leading, with_runtimes
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, TemplateError
 from autotune.family.feasible import Tree
@@ -26,7 +26,7 @@ from autotune.family.render import launches
 from autotune.family.source import KernelSource, Stage
 from autotune.family.space import MAX_ROWS, MAX_VISITS, BoundTemplate, SearchSpace, device_names, narrow, refusal
 from autotune.family.template import KernelTemplate, Param
-from autotune.problem import Layer, Problem
+from autotune.problem import Layer, Problem, valid_problems
 from autotune.trial import Config, Value
 
 _MOST_ROWS = 5_000  # configs of a space that is enumerated
@@ -57,26 +57,29 @@ class Subject:
     bound: BoundTemplate
     factors: tuple[int, ...]
     sizes: frozenset[int]
-    """run-time sizes that it is run at besides its own"""
-    most: int | None
-    """the largest run-time size that it may be run at, if it is a user's layer"""
+    """numbers that each of its run-time sizes has, besides its own"""
+    most: tuple[int, ...] | None
+    """the largest run-time sizes that it may be run at, if it is a user's layer"""
 
     @cached_property
     def others(self) -> tuple[BoundTemplate, ...]:
         """The same problem at other run-time sizes, which the compiled kernel is run at as well."""
         problem = self.bound.problem
+        few = (each for each in with_runtimes(problem, sorted(self.sizes)) if within(each, self.most))
         many = filter(quick, with_runtimes(problem, (size for size in _MANY if size > self._largest)))
-        return self._at((*with_runtimes(problem, sorted(self.sizes)), *itertools.islice(many, 1)))
+        found = dict.fromkeys((*few, *itertools.islice(many, len(problem.runtime_sizes))))
+        return self._at(each for each in found if each != problem)
 
     @cached_property
     def larger(self) -> tuple[BoundTemplate, ...]:
         """The same at ever larger ones, among which is one at which a config has several blocks."""
-        sizes = ((self._largest << power) + 1 for power in range(20))
-        return self._at(filter(quick, with_runtimes(self.bound.problem, sizes)))
+        problem, sizes = self.bound.problem, ((self._largest << power) + 1 for power in range(20))
+        return self._at(filter(quick, valid_problems(partial(problem.with_each_runtime, size) for size in sizes)))
 
     @property
     def _largest(self) -> int:
-        return max((self.bound.problem.runtime_size, *self.sizes))
+        allowed_sizes = (size for size in self.sizes if self.most is None or size <= max(self.most))
+        return max((*self.bound.problem.runtime_sizes, *allowed_sizes))
 
     def _at(self, problems: Iterable[Problem]) -> tuple[BoundTemplate, ...]:
         return tuple(BoundTemplate(self.bound.template, each, self.bound.device) for each in problems)
@@ -164,8 +167,8 @@ class CasePlan:
             problem = layer.problem
             if self.device.can.cpu:
                 most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS * problem.runtime_size // problem.flops)
-                runtime, own = problem.operation.runtime, problem.runtime_size
-                problem = next(with_runtimes(problem, (min(own, most),)), problem)
+                runtime, own = problem.operation.leading, problem.runtime_size
+                problem = next(with_leading(problem, (min(own, most),)), problem)
                 if problem.runtime_size < own:
                     why = f"would take too long on a CPU; it ran at {runtime} = {problem.runtime_size} and below"
                     self.left_out.append((f"{layer.name} at its {runtime} = {own}", why))
@@ -179,10 +182,9 @@ class CasePlan:
 
     def _subject(self, bound: BoundTemplate, factors: tuple[int, ...]) -> Subject:
         """A problem, run at the sizes of check.toml and at 1 as well."""
-        own = bound.problem.runtime_size
-        sizes = {1, *problem_features(self.template.operation).runtime}
-        most = own if factors[0] >= 0 else None  # of a layer, no more than it has
-        return Subject(bound, factors, frozenset(size for size in sizes - {own} if most is None or size <= most), most)
+        sizes = frozenset((1, *problem_features(self.template.operation).runtime))
+        most = bound.problem.runtime_sizes if factors[0] >= 0 else None  # of a layer, no more than it has
+        return Subject(bound, factors, sizes, most)
 
     def _nothing(self) -> str:
         """Why there is no case."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,8 +12,8 @@ from dataclasses import dataclass, replace
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
-from autotune.checking.other_sizes import OtherProblems, runtimes
-from autotune.checking.problems import with_runtimes
+from autotune.checking.other_sizes import OtherProblems, runtimes, within
+from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
@@ -24,7 +25,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
-from autotune.problem import Problem
+from autotune.problem import Problem, by
 from autotune.trial import Config, ErrorStats, Outcome
 
 
@@ -33,9 +34,9 @@ class CheckRow:
     """One config of a family on one problem."""
 
     source: KernelSource
-    """for the number of images that the outcome is of: the first that failed, else the problem's own"""
-    images: tuple[int, ...]
-    """numbers of images that the one compiled kernel was run with"""
+    """for the run-time sizes that the outcome is of: the first that failed, else the problem's own"""
+    sizes: tuple[tuple[int, ...], ...]
+    """run-time sizes that the one compiled kernel was run with"""
     outcome: str
     reason: str
     message: str
@@ -55,7 +56,7 @@ class CheckRow:
 class _Started:
     case: Case
     sources: tuple[KernelSource, ...]
-    """for each number of images"""
+    """for each run-time size, the problem's own first"""
     binary: Future[Binary]
     archs: tuple[Future[ArchResult], ...]
     on: Evaluator
@@ -159,13 +160,13 @@ class FamilyCheck:
         bound = case.subject.bound
         source = render(bound, case.config)
         others: list[KernelSource] = []
-        run = [bound.problem.runtime_size, *(other.problem.runtime_size for other in case.subject.others)]
+        run = {bound.problem, *(other.problem for other in case.subject.others)}
         for other in (*case.subject.others, *runtimes(bound, case.number, run, case.subject.most)):
-            if other.problem.runtime_size > bound.problem.runtime_size:
+            if not within(other.problem, bound.problem.runtime_sizes):
                 try:
                     other.check(case.config)
                 except Rejected:
-                    continue  # a rule may keep a kernel from more images, but not from fewer
+                    continue  # a rule may keep a kernel from larger sizes, but not from smaller ones
             others.append(relaunched(source, other))
         several = case.subject.with_several_blocks(case.config, (source, *others))
         if several is not None and several.allows(case.config):
@@ -173,7 +174,7 @@ class FamilyCheck:
         on = self._evaluator_for(source.problem)
         if on is not self._evaluator:
             others = [other for other in others if other.problem.flops <= _SANITIZED_FLOPS]
-        others.sort(key=lambda other: other.problem.runtime_size)
+        others.sort(key=lambda other: _units(other.problem))
         on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
         return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
@@ -217,7 +218,7 @@ class FamilyCheck:
         Sizes that are expected to take long are left out: padding makes a kernel far slower than its FLOPs say.
         """
         errors: list[ErrorStats] = []
-        run: list[int] = []
+        run: list[tuple[int, ...]] = []
         source = sources[0]
         checker, device = checker_of(on), self._device(on)
         begun = time.monotonic()
@@ -226,22 +227,22 @@ class FamilyCheck:
             binary = compiling.result()
             begun = time.monotonic()
             for source in sources:
-                if per_size * source.problem.runtime_size > _LONG_S:
+                if per_size * _units(source.problem) > _LONG_S:
                     continue
-                run.append(source.problem.runtime_size)
+                run.append(source.problem.runtime_sizes)
                 at = time.monotonic()
                 on.begin_layer(source.problem)
                 if not errors:  # which may have waited for the reference's compiler
                     at = time.monotonic()
                 errors.append(checker.verify(source, binary, once=not factors and on.info.can.cpu))
-                seconds = (time.monotonic() - at) / source.problem.runtime_size
+                seconds = (time.monotonic() - at) / _units(source.problem)
                 per_size = min(per_size or seconds, seconds)  # a small size takes mostly what any size takes
                 self._note_blocks(source)
         except Rejected as rejected:
             message = with_source_lines(rejected.message, template, source, self._evaluator.info)
             if errors:
-                right, name = ", ".join(map(str, run[:-1])), source.problem.operation.runtime
-                message = f"wrong for {name} = {run[-1]}, right for {right} with the same binary: {message}"
+                right = ", ".join(map(by, run[:-1]))
+                message = f"wrong for {source.problem.at_runtime}, right for {right} with the same binary: {message}"
             return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors, device)
         except DeviceLost:
             raise
@@ -274,14 +275,19 @@ class FamilyCheck:
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
         """Verify a config as no case: at its problem's run-time size, unless a `first` one shows that it takes long."""
         source = render(bound, config)
-        smaller = with_runtimes(bound.problem, (first,) if first else ())
+        smaller = with_leading(bound.problem, (first,) if first else ())
         bounds = (BoundTemplate(bound.template, problem, bound.device) for problem in smaller)
         sources = (*(relaunched(source, other) for other in bounds), source)
         row = self._verified(bound.template, sources, self._evaluator.compile(source), (), self._evaluator)
         if row is not None and row.outcome != Outcome.CORRECT:
             yield row
-        elif row is not None and len(row.images) == len(sources):
+        elif row is not None and len(row.sizes) == len(sources):
             yield replace(row, source=source)
+
+
+def _units(problem: Problem) -> int:
+    """A number that grows with the time of a run: the product of the run-time sizes."""
+    return math.prod(problem.runtime_sizes)
 
 
 def hint_at_reference(declared: Operation) -> str:

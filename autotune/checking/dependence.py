@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from autotune.checking.check import CheckRow
-from autotune.checking.problems import with_runtimes
 from autotune.errors import TemplateError
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.unread_inputs import Dependence
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
-from autotune.problem import Problem
+from autotune.problem import Problem, valid_problems
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
@@ -58,10 +58,11 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
                 if allowed > _ALLOWED
             ]
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
-    runtime = problems[0].operation.runtime
-    grown = [(one, other) for one in problems for other in with_runtimes(one, (2 * one.runtime_size,))]
-    if grown and all(one.flops == other.flops for one, other in grown):
-        warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {runtime}")
+    for place, name in enumerate(problems[0].operation.runtime):
+        twice = {one: partial(one.with_runtime_at, place, 2 * one.runtime_sizes[place]) for one in problems}
+        grown = [(one, other) for one, larger in twice.items() for other in valid_problems([larger])]
+        if grown and all(one.flops == other.flops for one, other in grown):
+            warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {name}")
     return [*warnings, *_too_many_products(problems)]
 
 

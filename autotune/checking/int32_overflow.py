@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autotune.checking.problems import with_runtimes
+from autotune.checking.problems import with_leading
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import launches
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
@@ -42,7 +42,7 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
         of_layout = (bound.problem for bound in bounds if bound.problem.values.get("layout") == layout)
-        large = [problem for each in of_layout for problem in with_runtimes(each, (_size(each),))]
+        large = [problem for each in of_layout for problem in with_leading(each, (_size(each),))]
         if not large:
             continue
         problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
@@ -73,7 +73,7 @@ def _soonest(
     """The one with the fewest threads at these run-time sizes."""
     cheapest: tuple[int, BoundTemplate, Config] | None = None
     for small, config in tried:
-        for problem in with_runtimes(small.problem, (size(small.problem),)):
+        for problem in with_leading(small.problem, (size(small.problem),)):
             bound = BoundTemplate(small.template, problem, device)
             if problem.tensor_bytes > _CPU_BYTES or problem.flops > _CPU_FLOPS or not bound.allows(config):
                 continue

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from autotune.checking.problems import with_runtimes
 from autotune.errors import StudyError
 from autotune.family.space import BoundTemplate
 from autotune.operation.operation import Operation
-from autotune.problem import Problem, make_problem
+from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Config
 
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
@@ -38,24 +39,35 @@ def quick(problem: Problem) -> bool:
     return _within(problem, _QUICK_FLOPS, _QUICK_ELEMENTS)
 
 
-def runtimes(bound: BoundTemplate, number: int, run: Sequence[int], most: int | None) -> Iterator[BoundTemplate]:
-    """The case's own part of the fixed order, and a random size, but for what is `run` already, takes long or exceeds
-    `most`.
+def runtimes(
+    bound: BoundTemplate, number: int, run: Collection[Problem], most: Sequence[int] | None
+) -> Iterator[BoundTemplate]:
+    """The case's own part of the fixed order for each run-time size, and random ones, but for what is `run` already,
+    takes long or exceeds `most`.
     """
     each = _EACH_SMALL if _within(bound.problem, _SMALL_FLOPS, _SMALL_ELEMENTS) else _EACH
     sizes = [_RUNTIMES[(each * number + place) % len(_RUNTIMES)] for place in range(each)]
+    wanted = with_runtimes(bound.problem, sizes)
     if number % _RANDOM_EVERY:
-        sizes.append(_random_size(bound.problem, number))
-    wanted = [size for size in sizes if size not in run and (most is None or size <= most)]
-    for problem in filter(quick, with_runtimes(bound.problem, wanted)):
-        yield BoundTemplate(bound.template, problem, bound.device)
+        random = partial(bound.problem.with_runtime, *_random(bound.problem, number))
+        wanted = itertools.chain(wanted, valid_problems([random]))
+    for problem in filter(quick, wanted):
+        if problem not in run and within(problem, most):
+            yield BoundTemplate(bound.template, problem, bound.device)
 
 
-def _random_size(problem: Problem, seed: int) -> int:
-    """A run-time size of any magnitude up to the largest one that a CPU verifies in little time."""
+def within(problem: Problem, most: Sequence[int] | None) -> bool:
+    """Whether no run-time size exceeds its limit, if there are any."""
+    return most is None or all(size <= limit for size, limit in zip(problem.runtime_sizes, most, strict=True))
+
+
+def _random(problem: Problem, seed: int) -> list[int]:
+    """Run-time sizes of any magnitude up to the largest ones that a CPU verifies in little time."""
     elements = sum(array.elements for array in problem.arrays)
-    most = problem.runtime_size * min(_QUICK_FLOPS / max(1, problem.flops), _QUICK_ELEMENTS / elements)
-    return int(_UP_TO * max(1.0, most / _UP_TO) ** np.random.default_rng(seed).random())
+    times = min(_QUICK_FLOPS / max(1, problem.flops), _QUICK_ELEMENTS / elements)
+    random, sizes = np.random.default_rng(seed), problem.runtime_sizes
+    share = 1 / len(sizes)  # of the FLOPs' growth, in its logarithm
+    return [int(_UP_TO**share * max(1.0, size * times**share / _UP_TO**share) ** random.random()) for size in sizes]
 
 
 class OtherProblems:
@@ -124,8 +136,8 @@ class OtherProblems:
 
 
 def _axes(problem: Problem) -> tuple[str, ...]:
-    """The sizes in the shapes of arrays, but for the run-time size."""
-    sizes = {size.name for size in problem.operation.sizes} - {problem.operation.runtime}
+    """The sizes in the shapes of arrays, but for run-time sizes."""
+    sizes = {size.name for size in problem.operation.sizes}.difference(problem.operation.runtime)
     words = re.findall(r"[A-Za-z_]\w*", " ".join(axis for array in problem.arrays for axis in array.axes))
     return tuple(dict.fromkeys(word for word in words if word in sizes))
 

@@ -26,7 +26,7 @@ from autotune.trial import Value
 
 FILE = "check.toml"
 _NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # that a size is, where no file says more; the first is a plain problem's
-_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of the only size that there is
+_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of a size, where all are run-time sizes
 _RUNTIME = (3, 2, 9)
 _MOST_FLOPS = 200_000  # of a unit of the run-time size, where several sizes are crossed and no file says more
 _MOST_SHAPES = 2_000_000
@@ -77,7 +77,7 @@ class ProblemFeatures:
 
     operation: Operation
     runtime: tuple[int, ...]
-    """the run-time size of one problem after the other"""
+    """numbers that run-time sizes have, one problem after the other"""
     words: Mapping[str, tuple[str, ...]]
     rules: tuple[Bound, ...]
     small: tuple[Bound, ...]
@@ -112,7 +112,7 @@ class ProblemFeatures:
 
     @property
     def rules_of_words(self) -> tuple[Bound, ...]:
-        """Rules about words, which no shape has; a rule about the run-time size is left to the problem."""
+        """Rules about words, which no shape has; a rule about run-time sizes is left to the problem."""
         return tuple(
             bound
             for bound in self._all_rules
@@ -190,14 +190,13 @@ def read_features(declared: Operation, folder: Path | None = None) -> ProblemFea
 
 
 def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
-    """Each size is a feature, the run-time size only if there is no other; one that may be omitted has few values."""
+    """Each size is a feature, a run-time size only if there is no other; one that may be omitted has few values."""
     always = Expression("true", str(path)).bind({})
     features = []
-    for size in declared.sizes:
-        if size.name == declared.runtime and len(declared.sizes) > 1:
-            continue
+    fixed = tuple(size for size in declared.sizes if size.name not in declared.runtime)
+    for size in fixed or declared.sizes[:1]:
         least, optional = size.default if size.default is not None else size.least, size.default is not None
-        tried = _NUMBERS if len(declared.sizes) > 1 else _LENGTHS
+        tried = _NUMBERS if fixed else _LENGTHS
         numbers = sorted({max(least, number) for number in tried}, key=lambda number: (number != 8, number))
         found = sorted({least, least + 1, least + 2, 2 * least}) if optional else numbers
         bounds = {str(number): Expression(str(number), str(path)).bind({}) for number in found}
@@ -212,7 +211,7 @@ def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tupl
     """The rule that excludes problems that take a CPU long. None if the cost does not depend on the shape alone."""
     made = {feature.name for feature in features}
     first = {name: words[0] for name, words in declared.enumerations.items()}
-    unit: dict[str, Value] = {declared.runtime: 1, **first}
+    unit: dict[str, Value] = {**dict.fromkeys(declared.runtime, 1), **first}
     known = {name: value for name, value in declared.names_from(unit).items() if name not in made}
     small = Expression(f"({declared.flops.expression.text}) <= {_MOST_FLOPS}", str(path)).bind(known)
     told = made | known.keys() | {name for name, bound in declared.derived if bound.names <= made}
@@ -229,7 +228,7 @@ class _Reader:
     def __init__(self, declared: Operation, table: Table) -> None:
         self.declared = declared
         self.table = table
-        self.least = {size.name: size.least for size in declared.sizes if size.name != declared.runtime}
+        self.least = {size.name: size.least for size in declared.sizes if size.name not in declared.runtime}
         self.sizes = self.least.keys()
 
     def read(self) -> ProblemFeatures:
@@ -303,7 +302,7 @@ class _Reader:
     def rule(self, table: Table, key: str) -> Bound:
         """A condition of sizes and words."""
         declared = self.declared
-        known = declared.names - {declared.runtime}
+        known = declared.names - frozenset(declared.runtime)
         rule = expression_of(table, key, table.word(key, ""), known, declared.enumerations).bind({})
         if wrong := no_condition(rule.expression, declared.numeric_names):
             raise table.error(key, wrong)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate, SearchSpace, refusal
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
-from autotune.problem import Problem, make_problem
+from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Value
 
 _POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
@@ -101,20 +101,29 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
     return (*numbers[first:], *numbers[:first])
 
 
+def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
+    """The problem at these leading sizes, except those that its rules refuse."""
+    return valid_problems(partial(problem.with_runtime, size) for size in sizes)
+
+
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem at these run-time sizes, except those that its rules refuse."""
-    for size in sizes:
-        with suppress(StudyError):
-            yield problem.with_runtime(size)
+    """The problem with each of its run-time sizes at these numbers, the others unchanged, except what rules refuse."""
+    places = range(len(problem.runtime_sizes))
+    return valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes for place in places)
 
 
 def _first_problem(declared: Operation, given: Mapping[str, Value], runtimes: Sequence[int]) -> Problem:
-    """The problem at the first of some run-time sizes that its rules allow. Raises StudyError where they allow none."""
-    *others, last = runtimes
-    for runtime in others:
-        with suppress(StudyError):
-            return make_problem(declared, {declared.runtime: runtime, **given})
-    return make_problem(declared, {declared.runtime: last, **given})
+    """The problem at the first of some run-time sizes that its rules allow; of several each has another one.
+
+    Raises StudyError where they allow none.
+    """
+    for first in range(len(runtimes)):
+        sizes = {name: runtimes[(first + place) % len(runtimes)] for place, name in enumerate(declared.runtime)}
+        try:
+            return make_problem(declared, {**sizes, **given})
+        except StudyError as error:
+            refused = error
+    raise refused
 
 
 def _supported(
@@ -127,7 +136,7 @@ def _supported(
     """The problems of one layout, type and epilogue that the family may support, and their shapes."""
     declared = template.operation
     features = problem_features(declared)
-    known = declared.names_from({declared.runtime: features.runtime[0], **words})
+    known = declared.names_from({**dict.fromkeys(declared.runtime, features.runtime[0]), **words})
     inputs = [array for array in declared.arrays if array.role in ("in", "inout")]
     unread = [array.when.expression for array in inputs if array.name not in template.read]
     derived = {name: bound.expression.folded(known) for name, bound in declared.derived}

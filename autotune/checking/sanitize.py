@@ -72,8 +72,8 @@ class Winner:
 
     @property
     def runtime(self) -> str:
-        """The name of its run-time size."""
-        return self.source.problem.operation.runtime
+        """The names of its run-time sizes."""
+        return ", ".join(self.source.problem.operation.runtime)
 
     def with_source_lines(self, message: str) -> str:
         """A message about its text, with the lines of the family's files."""
@@ -91,7 +91,7 @@ class Verdict:
     tool: str
     """host:check, or one of ALL_TOOLS"""
     n: tuple[int, ...]
-    """run-time sizes, such as numbers of images, that it ran with"""
+    """numbers, such as of images, that each run-time size had"""
     word: str
     """clean | false alarm | fault | not run"""
     message: str = ""
@@ -149,7 +149,7 @@ class HostCheck:
         why = ""
         for n in self._small_n:
             try:
-                problem = winner.source.problem.with_runtime(n)
+                problem = winner.source.problem.with_each_runtime(n)
             except StudyError as error:
                 why = str(error)
                 continue
@@ -296,6 +296,6 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
 
 
 def _with_n(winner: Winner, n: int) -> KernelSource:
-    """The kernel for another number of images. Raises as `relaunched`."""
-    bound = winner.bound
-    return relaunched(winner.source, BoundTemplate(bound.template, winner.source.problem.with_runtime(n), bound.device))
+    """The kernel with another number for each run-time size. Raises as `relaunched`."""
+    bound, problem = winner.bound, winner.source.problem.with_each_runtime(n)
+    return relaunched(winner.source, BoundTemplate(bound.template, problem, bound.device))

@@ -33,7 +33,8 @@ def sanitized(
         row = named[verdict.kernel]
         if verdict.word == FAULT:
             message = f"{verdict.tool}: {verdict.message}"
-            row = CheckRow(row.source, verdict.n, Outcome.RUNTIME, "sanitizer", message, None, row.factors, row.device)
+            sizes = tuple(row.problem.with_each_runtime(n).runtime_sizes for n in verdict.n)
+            row = CheckRow(row.source, sizes, Outcome.RUNTIME, "sanitizer", message, None, row.factors, row.device)
         yield row, verdict
 
 

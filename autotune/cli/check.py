@@ -34,7 +34,7 @@ from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.problem import Layer, Problem
+from autotune.problem import Layer, Problem, by
 from autotune.study import Study
 from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
@@ -47,7 +47,7 @@ _SHOWN_PAIRS = 3
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),
     Column[CheckRow]("config", lambda row: row.source.config),
-    Column[CheckRow]("n", lambda row: Items(tuple(row.images))),
+    Column[CheckRow]("n", lambda row: Items(tuple(size[0] if len(size) == 1 else by(size) for size in row.sizes))),
     Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
     Column[CheckRow]("outcome", lambda row: row.outcome),
     Column[CheckRow]("reason", lambda row: row.reason),
@@ -127,7 +127,7 @@ def check(
         reported.append(f"Ran on host:check, under sanitizers: {counted(ran, 'config')} of {len(rows)}")
     for line in (*_failures(checking, rows, wrong), *reported):
         click.echo(on_terminal(line) if style is None else line, err=style is not None)
-    verified = [row for row in rows if row.images]
+    verified = [row for row in rows if row.sizes]
     if wrong:
         hint = _hint(family, rows)
         raise AutotuneError(
@@ -137,7 +137,7 @@ def check(
         why = next(iter(checking.refused.values()), "give --seconds more time")
         raise AutotuneError(f"{family.name}: nothing was verified; {why}")
     problems = {row.problem.shape for row in verified}
-    runs = sum(len(row.images) for row in verified)
+    runs = sum(len(row.sizes) for row in verified)
     click.echo(
         f"{family.name}: {counted(len(verified), 'config')} on {counted(len(problems), 'problem')} correct, "
         f"{counted(runs, 'run')}",
@@ -253,13 +253,16 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
     if not correct:
         return []
     template = checking.plan.template
-    own = {row.problem.runtime_size for row in correct}
-    sizes = {size for row in correct if row.factors for size in row.images}
     large = [f"Run with large arrays: {row.problem}" for row in correct if not row.factors]
-    common = sorted(sizes & {1, *own, *problem_features(template.operation).runtime})
-    line = f"Run at {template.operation.runtime} = {', '.join(map(str, common))}"
-    if larger := sizes - set(common):
-        line += f", and for several blocks at {min(larger)} to {max(larger)}"
+    lines = []
+    for place, name in enumerate(template.operation.runtime):
+        own = {row.problem.runtime_sizes[place] for row in correct}
+        sizes = {each[place] for row in correct if row.factors for each in row.sizes}
+        common = sorted(sizes & {1, *own, *problem_features(template.operation).runtime})
+        line = f"Run at {name} = {', '.join(map(str, common))}"
+        if larger := sizes - set(common):
+            line += f", and for several blocks at {min(larger)} to {max(larger)}"
+        lines.append(line)
     entries = dict.fromkeys(stage.entry for stage in template.stages)
     single = [
         f"{axis}{f' of {entry}' if len(entries) > 1 else ''}"
@@ -268,7 +271,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
         if checking.blocks.get((entry, number)) == 1
         and any(stage.grid[number].text != "1" for stage in template.stages if stage.entry == entry)
     ]
-    return [line, *large, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
+    return [*lines, *large, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
 
 
 def _coverage_lines(

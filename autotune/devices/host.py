@@ -234,7 +234,7 @@ class HostDevice:
         item_s = problem.flops / size / (PLAIN_FLOPS_PER_CORE * self.options.cores)
         if item_s * size > LAUNCH_BUDGET_S:
             most = int(LAUNCH_BUDGET_S / item_s)
-            runtime = problem.operation.runtime
+            runtime = problem.operation.leading
             advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do, tune it on a GPU"
             raise DeviceError(
                 f"host: {problem}: a plain kernel would take about {item_s * size:.0f} s a launch on this CPU, "

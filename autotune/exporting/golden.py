@@ -7,25 +7,25 @@ compares them with the golden values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from autotune.autotune_runtime.activations import BY_WORD, activated
-from autotune.errors import StudyError
 from autotune.measurement.numpy_reference import FUNCTIONS, given_data, in_numpy, numpy_reference
 from autotune.measurement.storage import stored
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.registry import CONV, CONV2D
-from autotune.problem import Problem
+from autotune.problem import Problem, valid_problems
 
 SAMPLES = 256  # outputs of each data set, if the self-test's own reference computes the others
 ALL_SAMPLES = 1024  # the same if only these are compared
 MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
-_UNITS = 3  # the first run-time size that is not divisible by a power of two
+_UNITS = 3  # the first number of a run-time size that is not divisible by a power of two
 _SIXTEENS = (112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
 _QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
 _NEXT_SIZES = 1000  # number of sizes to try
@@ -38,10 +38,10 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Some values of one output at one run-time size, on one of the two data sets, or all of an input of data.py."""
+    """Some values of one output at some run-time sizes, on one of the two data sets, or all of an input of data.py."""
 
     output: str
-    n: int
+    sizes: tuple[int, ...]
     integers: bool
     indices: tuple[int, ...]
     """flat indices"""
@@ -54,72 +54,80 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """The test data of a kernel's shape, whatever size it was tuned for."""
+    """The test data of a kernel's shape, whatever run-time sizes it was tuned for."""
 
-    n: int
-    least_n: int
-    more_n: tuple[int, ...]
-    """others, up to the tuned size, that take little time"""
+    sizes: tuple[int, ...]
+    """small but sufficient ones"""
+    least: tuple[int, ...]
+    more_sizes: tuple[tuple[int, ...], ...]
+    """others, up to the tuned ones, that take little time"""
     most_outputs: int
     """number of outputs that the self-test's own reference computes"""
     sets: tuple[Samples, ...]
 
 
 def golden(problem: Problem) -> Golden:
-    """The golden values of a problem's shape, for a small but sufficient run-time size, and the smallest size.
+    """The golden values of a problem's shape, for small but sufficient run-time sizes, and the smallest ones.
 
     There are none if the operation's reference is in C++, except for convolutions, which have another reference here.
     Raises TemplateError if a reference in numpy fails.
     """
-    n, least = self_test_sizes(problem)
-    more = tuple(size for size in _more_sizes(problem) if size not in (n, least))
+    few, least = self_test_problems(problem)
+    more = tuple(each for each in _more_problems(problem, few) if each not in (few, least))
+    sizes = few.runtime_sizes, least.runtime_sizes, tuple(each.runtime_sizes for each in more)
     most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
     if problem.operation.name in _CONVOLUTIONS:
-        sets = (_of_convolution(problem.with_runtime(n), integers=each) for each in (True, False))
-        return Golden(n, least, more, most, tuple(sets))
+        sets = (_of_convolution(few, integers=each) for each in (True, False))
+        return Golden(*sizes, most, tuple(sets))
     if not in_numpy(problem.operation):
-        return Golden(n, least, more, most, ())
+        return Golden(*sizes, most, ())
     samples = (
         some
-        for size in dict.fromkeys((n, least, *more))
+        for each in dict.fromkeys((few, least, *more))
         for integers in (True, False)
-        for some in _of_numpy(problem.with_runtime(size), integers=integers)
+        for some in _of_numpy(each, integers=integers)
     )
-    return Golden(n, least, more, most, tuple(samples))
+    return Golden(*sizes, most, tuple(samples))
 
 
-def self_test_sizes(problem: Problem) -> tuple[int, int]:
-    """The run-time sizes for testing a kernel: a small but sufficient one, and the smallest."""
-    a_unit = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
-    few = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * problem.reduction)))
-    wanted = few if a_unit >= _WARP else max(few, -(-_OUTPUTS // a_unit))
-    return _size_from(problem, wanted), _size_from(problem, 1)
+def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
+    """The problem at run-time sizes for testing a kernel: small but sufficient ones, and the smallest."""
+    few = least = problem
+    for place in range(1, len(problem.runtime_sizes)):
+        few = _first_valid(few, place, _UNITS)
+    a_unit = max(1, sum(output.elements for output in few.outputs) // few.runtime_size)
+    units = max(1, min(_UNITS, MOST_PRODUCTS // (a_unit * few.reduction)))
+    wanted = units if a_unit >= _WARP else max(units, -(-_OUTPUTS // a_unit))
+    for place in range(len(problem.runtime_sizes)):
+        least = _first_valid(least, place, 1)
+    return _first_valid(few, 0, wanted), least
 
 
-def _more_sizes(problem: Problem) -> tuple[int, ...]:
-    """A multiple of 16, beyond 100 where there is one, and the tuned size, if a CPU runs the kernel there in time."""
-    found = []
-    for sizes in (_SIXTEENS, (problem.runtime_size,)):
-        for size in sizes:
-            with suppress(StudyError):
-                each = problem.with_runtime(min(size, problem.runtime_size))
-                elements = sum(array.elements for array in each.arrays)
-                if each.runtime_size == size and each.flops <= _QUICK_FLOPS and elements <= _QUICK_ELEMENTS:
-                    found.append(size)
-                    break
-    return tuple(dict.fromkeys(found))
-
-
-def _size_from(problem: Problem, least: int) -> int:
-    """The first run-time size from here on that makes a valid problem: one of the next few, a power of
-    two, or its own.
+def _more_problems(problem: Problem, few: Problem) -> tuple[Problem, ...]:
+    """For each run-time size a multiple of 16, beyond 100 where there is one, and the tuned size; then all tuned ones;
+    if a CPU runs the kernel there in time.
     """
-    most = problem.runtime_size
+    found = []
+    for place, tuned in enumerate(problem.runtime_sizes):
+        for sizes in (_SIXTEENS, (tuned,)):
+            varied = (partial(few.with_runtime_at, place, size) for size in sizes if size <= tuned)
+            found += [*itertools.islice(filter(_is_quick, valid_problems(varied)), 1)]
+    return tuple(dict.fromkeys((*found, *filter(_is_quick, (problem,)))))
+
+
+def _is_quick(problem: Problem) -> bool:
+    return problem.flops <= _QUICK_FLOPS and sum(array.elements for array in problem.arrays) <= _QUICK_ELEMENTS
+
+
+def _first_valid(problem: Problem, place: int, least: int) -> Problem:
+    """The problem with the first number from here on for a run-time size that makes a valid problem: one of the next
+    few, a power of two, or its own.
+    """
+    most = problem.runtime_sizes[place]
     powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
-    for size in (*range(least, min(least + _NEXT_SIZES, most)), *(power for power in powers if power < most)):
-        with suppress(StudyError):
-            return problem.with_runtime(size).runtime_size
-    return max(least, problem.runtime_size) if problem.operation.name == CONV2D else problem.runtime_size
+    sizes = (*range(least, min(least + _NEXT_SIZES, most)), *(power for power in powers if power < most))
+    own = max(least, most) if problem.operation.name == CONV2D else most
+    return next(valid_problems(partial(problem.with_runtime_at, place, size) for size in (*sizes, own)), problem)
 
 
 def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
@@ -127,7 +135,7 @@ def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
     values = _outputs(problem, indices, data_of(problem, integers=integers))
     return Samples(
         problem.output.name,
-        problem.runtime_size,
+        problem.runtime_sizes,
         integers,
         tuple(indices.tolist()),
         tuple(values.tolist()),
@@ -136,14 +144,14 @@ def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
 
 
 def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
-    n = problem.runtime_size
+    sizes = problem.runtime_sizes
     for name, values in given_data(problem, int(integers)).items():  # which the self-test takes from here
         zeros = (0.0,) * len(values)
-        yield Samples(name, n, integers, tuple(range(len(values))), tuple(values.tolist()), zeros, zeros)
+        yield Samples(name, sizes, integers, tuple(range(len(values))), tuple(values.tolist()), zeros, zeros)
     for expected in numpy_reference(problem, data_of(problem, integers=integers)):
         indices = _indices(expected.output.elements, ALL_SAMPLES)
         found = (tuple(each[indices].tolist()) for each in (expected.value, expected.unit, expected.products))
-        yield Samples(expected.output.name, n, integers, tuple(indices.tolist()), *found)
+        yield Samples(expected.output.name, sizes, integers, tuple(indices.tolist()), *found)
 
 
 def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:

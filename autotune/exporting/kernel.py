@@ -100,7 +100,7 @@ def provenance(origin: Origin, source: KernelSource) -> str:
         why = "a CPU's ranking says nothing of one" if device.can.cpu else "nothing was run"
         lines.append(f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, {why}")
     lines += _measured(recorded, origin.floor_us) if recorded else [_predicted(origin.time_us)]
-    lines += ["", f"Launches of one forward pass, grid for {problem.operation.runtime} = {problem.runtime_size}:"]
+    lines += ["", f"Launches of one forward pass, grid for {problem.at_runtime}:"]
     lines += [f"  once per set of weights: {_launch(stage)}" for stage in source.prepare]
     lines += [f"  fill {symbol.name} from {symbol.origin} (device-to-device copy)" for symbol in source.constants]
     lines += [f"  tensor map {each.name} of {each.array}: {_tensor_map(each.tensor)}" for each in source.tensor_maps]

@@ -1,6 +1,6 @@
-"""A kernel's launches for any run-time size n: its family's header with everything folded except n and the device.
+"""A kernel's launches for any run-time sizes: its family's header with everything folded except these and the device.
 
-The expressions are those that `render` evaluates for one n, so an exported library launches what was tuned.
+The expressions are those that `render` evaluates for some sizes, so an exported library launches what was tuned.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class PlanTensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The launches of a kernel as C++ expressions of n and the device."""
+    """The launches of a kernel as C++ expressions of the run-time sizes and the device."""
 
     locals: tuple[tuple[str, str], ...]
-    """derived values that depend on n or the device, each before those that use it"""
+    """derived values that depend on these, each before those that use it"""
     device_needs: tuple[Need, ...]
     n_needs: tuple[Need, ...]
-    """rules that only matter for more images than were tuned: a header's rules exclude overflows for many images and
-    wasteful configs for few, but a kernel must run any number (docs/templates.md)
+    """rules that only matter for larger run-time sizes than the tuned ones: a header's rules exclude overflows for many
+    images and wasteful configs for few, but a kernel must run any number (docs/templates.md)
     """
     prepare: tuple[PlanStage, ...]
     stages: tuple[PlanStage, ...]
@@ -134,7 +134,7 @@ class _Planner:
     def __init__(self, bound: BoundTemplate, source: KernelSource) -> None:
         self._bound, self._template, self._source = bound, bound.template, source
         self._tuned = bound.check(source.config)
-        self._runtime = bound.problem.operation.runtime
+        self._runtime = frozenset(bound.problem.operation.runtime)
         changing = bound.problem.operation.changing
         self._known: dict[str, Value] = {
             name: value for name, value in bound.problem.names().items() if name not in changing
@@ -142,7 +142,7 @@ class _Planner:
         self._known.update(source.config.params)
         self._natural = frozenset(device_names(bound.device))
         self._depends = {name: frozenset({name}) for name in self._natural}
-        self._depends |= dict.fromkeys(changing, frozenset({self._runtime}))
+        self._depends |= dict.fromkeys(changing, self._runtime)
         self._open: dict[str, Folded] = {}
         """derived values that depend on n or the device"""
         self._used: set[str] = set()
@@ -169,8 +169,8 @@ class _Planner:
         """All parts as C++; derived values last, because only then it is known which are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
-            if self._runtime in self._follows_from(self._fold(expression)):
-                raise expression.error(f"depends on {self._runtime}, but weights are prepared once for any")
+            if self._runtime & self._follows_from(self._fold(expression)):
+                raise expression.error(f"depends on {self._any_size}, but weights are prepared once for any")
         if any("workspace" in stage.args for stage in template.prepare):
             raise TemplateError(
                 f"{template.path}: prepare takes the workspace, which an exported library has in a pass only"
@@ -201,8 +201,12 @@ class _Planner:
         return Plan(self._locals(), device_needs, n_needs, prepare, stages, packed, workspace, loop, maps)
 
     @property
+    def _any_size(self) -> str:
+        return " or ".join(self._bound.problem.operation.runtime)
+
+    @property
     def _or_device(self) -> str:
-        return f"{self._runtime} or the device"
+        return f"{self._any_size} or the device"
 
     def _fold(self, expression: Expression) -> Folded:
         return fold(expression, self._known, self._template.operation, self._natural)
@@ -224,17 +228,17 @@ class _Planner:
         for condition in (*template.arch, *template.supports, *template.constraints):
             follows = self._follows_from(self._fold(condition.holds))
             if follows:
-                needs = of_n if self._runtime in follows else of_device
+                needs = of_n if self._runtime & follows else of_device
                 needs.append(Need(self._cpp(condition.holds), f"{template.name} requires: {condition.reason}"))
         for name in self._open:
-            if self._runtime not in self._depends[name]:  # the kernel's text may use it as a constant
+            if not self._runtime & self._depends[name]:  # the kernel's text may use it as a constant
                 self._used.add(name)
                 value = int(self._tuned[name])
                 of_device.append(Need(f"{name} == {value}", f"its code is for a device with {name} = {value}"))
         for stage in (*template.prepare, *template.stages):
             follows = self._follows_from(self._fold(stage.when))
             if follows and stage.entry not in self._source.program.entries:
-                needs = of_n if self._runtime in follows else of_device
+                needs = of_n if self._runtime & follows else of_device
                 needs.append(Need(f"!({self._cpp(stage.when)})", f"its code has no {stage.entry}"))
         return tuple(of_device), tuple(of_n)
 

@@ -37,6 +37,8 @@ _TYPES = frozenset(
 )
 """Types of the library, with which enumerations must not collide."""
 
+_PARAMETERS = ("handle", "arguments", "stream", "bytes", "sizes", "at")
+"""Names in the functions that also take the run-time sizes."""
 _C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 
@@ -49,12 +51,15 @@ def operation_context(operation: Operation) -> dict[str, object]:
     sizes = tuple(size.name for size in operation.sizes)
     members = (f"{name}(given.{name})" for name in sizes)
     words = (f"{kind}(static_cast<{kind.capitalize()}>(given.{kind}))" for kind in operation.words)
-    fixed = (name for name in (*sizes, *operation.words) if name != operation.runtime)
+    fixed = (name for name in (*sizes, *operation.words) if name not in operation.runtime)
     inputs, weights = operation.inputs, operation.names_of("weights")
     launched = tuple(name for name in names if name not in weights)
     return {
         "name": operation.name,
         "runtime": operation.runtime,
+        "runtime_text": _listed(operation.runtime),
+        "runtime_of_problem": ", ".join(f"problem.{name}" for name in operation.runtime),
+        "runtime_of_at": ", ".join(f"at[{place}]" for place, _ in enumerate(operation.runtime)),
         "reference": not in_numpy(operation),  # in C++, so that the self-test has it too
         "error_unit": error_unit(operation.bounds.of(operation.output)),  # from the C++ reference
         "roles": ROLES,
@@ -104,6 +109,9 @@ def _check_names(operation: Operation) -> None:
         raise StoreError(
             f"{operation.name}: cannot be exported: a library of this name is taken for another; rename its folder"
         )
+    for name in operation.runtime:
+        if name in _PARAMETERS:
+            raise StoreError(f"{operation.name}: cannot be exported: its functions have an argument {name}; rename it")
     for kind in operation.enumerations:
         if kind.capitalize() in _TYPES:
             raise StoreError(

@@ -20,7 +20,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting.build import SELF_TEST_S, BuildError, Built, build_for_cuda, build_for_host, self_test
 from autotune.exporting.exporter import Exported
 from autotune.exporting.folder import PROOF, write_proof
-from autotune.exporting.golden import self_test_sizes
+from autotune.exporting.golden import self_test_problems
 from autotune.exporting.kernel import SelectedKernel
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import paired_ratio
@@ -165,12 +165,11 @@ def _sanitized(
 def _on_host(exported: Exported, why: str, stage: Callable[[str], None], cache: BinaryCache | None) -> Iterator[str]:
     quick = []
     for kernel in exported.served:
-        size, _ = self_test_sizes(kernel.problem)
-        if kernel.problem.with_runtime(size).flops <= _HOST_FLOPS:
+        few, _ = self_test_problems(kernel.problem)
+        if few.flops <= _HOST_FLOPS:
             quick.append(kernel.name)
         else:
-            name, runtime = kernel.name, kernel.problem.operation.runtime
-            yield f"{name}: not tested: {runtime} = {size} would take too long on a CPU"
+            yield f"{kernel.name}: not tested: {few.at_runtime} would take too long on a CPU"
     if quick:
         yield from _tested_on_host(exported, quick, stage, cache)
     try:

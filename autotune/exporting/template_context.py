@@ -60,6 +60,8 @@ class KernelContext:
     """nvcc's options"""
     dependent: bool
     """may start before preceding kernels have ended"""
+    is_larger: str
+    """whether a `layer` has a larger run-time size than the tuned one, in C++"""
 
 
 def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
@@ -91,6 +93,10 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
         dependent=waits_itself(source),
+        is_larger=" || ".join(
+            f"layer.{name} > {size}"
+            for name, size in zip(kernel.problem.operation.runtime, kernel.problem.runtime_sizes, strict=True)
+        ),
     )
 
 
@@ -137,13 +143,13 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels of a shape, in the order of the n that they were tuned for."""
+    """One of the kernels of a shape, in the order of the run-time sizes, multiplied, that they were tuned for."""
 
     kernel: KernelContext
     threshold: str
     """name of the constant"""
-    most_n: int
-    """images up to which it is used; 0: any number"""
+    most_units: int
+    """product of the run-time sizes up to which it is used; 0: any"""
     next: KernelContext | None
 
 
@@ -153,7 +159,7 @@ class Shape:
 
     sides: tuple[Side, ...]
     others: str
-    """the order of kernels if the threshold's kernel does not support the problem: most images first"""
+    """the order of kernels if the threshold's kernel does not support the problem: largest sizes first"""
 
 
 def shapes(views: Sequence[KernelContext]) -> list[Shape]:
@@ -162,15 +168,19 @@ def shapes(views: Sequence[KernelContext]) -> list[Shape]:
         by_shape.setdefault(view.problem.shape, []).append(view)
     found = []
     for group in by_shape.values():
-        group.sort(key=lambda view: view.problem.runtime_size)
+        group.sort(key=_units)
         sides = tuple(_side(view, after) for view, after in zip(group, (*group[1:], None), strict=True))
         found.append(Shape(sides, ", ".join(f"&{view.identifier}" for view in reversed(group))))
     return found
 
 
 def _side(view: KernelContext, after: KernelContext | None) -> Side:
-    most_n = math.isqrt(view.problem.runtime_size * after.problem.runtime_size) if after else 0
-    return Side(view, f"most_n_of_{view.identifier}", most_n, after)
+    most_units = math.isqrt(_units(view) * _units(after)) if after else 0
+    return Side(view, f"most_{'_'.join(view.problem.operation.runtime)}_of_{view.identifier}", most_units, after)
+
+
+def _units(view: KernelContext) -> int:
+    return math.prod(view.problem.runtime_sizes)
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
@@ -203,9 +213,9 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
     return {
         "identifier": identifier,
         "name": name,
-        "n": values.n,
-        "least_n": values.least_n,
-        "more_n": values.more_n,
+        "sizes": _array(values.sizes),
+        "least": _array(values.least),
+        "more_sizes": tuple(map(_array, values.more_sizes)),
         "bound": tuple(number.hex() for number in bound.numbers),
         "reduction": float(problem.reduction).hex(),
         "most_error_on_integers": most_error_on_integers(source).hex(),
@@ -213,7 +223,7 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
         "sets": tuple(
             {
                 "output": problem.operation.seed(each.output),
-                "n": each.n,
+                "sizes": _array(each.sizes),
                 "whole": each.integers,
                 "lines": _samples(each, bound),
                 "count": len(each.indices),
@@ -221,6 +231,11 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
             for each in values.sets
         ),
     }
+
+
+def _array(sizes: Sequence[int]) -> str:
+    """A std::array in C++."""
+    return f"{{{{{', '.join(map(str, sizes))}}}}}"
 
 
 def _samples(golden: Samples, bound: ErrorBound) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 
 
 def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
-    """The same program for another number of images, with its launches and sizes evaluated again.
+    """The same program at other run-time sizes, with its launches and sizes evaluated again.
 
     The rules of the space are ignored: they may exclude configs that are wasteful for few images, but a kernel must run
     any number, as in an exported library. Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that no
@@ -44,11 +44,7 @@ def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
     names = bound.names(source.config)
     for rule in bound.all_rules:
         if rule.kind == "resource_limit" and (why := rule.violated(names)):
-            raise Rejected(
-                Outcome.INVALID_CONFIG,
-                rule.kind,
-                f"{bound.problem.operation.runtime} = {bound.problem.runtime_size}: {why}",
-            )
+            raise Rejected(Outcome.INVALID_CONFIG, rule.kind, f"{bound.problem.at_runtime}: {why}")
     return _source(bound, source.config, source.program, names)
 
 

@@ -180,7 +180,7 @@ def check_body(template: KernelTemplate) -> Set[str]:
             )
     tree = parse(template.path, template.text)
     runtime = template.operation.runtime
-    of_runtime = {runtime}
+    of_runtime = set(runtime)
     for name, expression in template.derived:
         if expression.names & of_runtime:
             of_runtime.add(name)
@@ -196,10 +196,10 @@ def check_body(template: KernelTemplate) -> Set[str]:
     for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
         not_constant = "is not a constant: a kernel takes it at run time, as an argument"
-        if name == runtime:
+        if name in runtime:
             what = f"{name} {not_constant}"
         elif name in of_runtime:
-            what = f"{name!r} follows from {runtime}, which {not_constant}"
+            what = f"{name!r} follows from {' or '.join(runtime)}, which {not_constant}"
         else:
             what = f"undeclared name {quoted(name)}{did_you_mean(name, allowed)}"
         raise TemplateError(f"{template.path}: line {at}: {what}")

@@ -70,7 +70,7 @@ class HeaderReader:
         self.path = path
         self.header = header
         self.operation = declared
-        self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, self.operation.runtime, "i")
+        self.arguments = (*self.operation.names_of(*ROLES), *SCRATCH, *self.operation.runtime, "i")
         self.problem_and_device = self.operation.names | DEVICE_NAMES
         self.everything: frozenset[str] = frozenset()
         self.error = header.error

@@ -47,8 +47,8 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:
         handle = interface.Handle(library, asked, tensors.arrays)
-        workspace_bytes = handle.workspace_bytes(problem.runtime_size)
-        enqueue = handle.enqueuer(problem.runtime_size)
+        workspace_bytes = handle.workspace_bytes(*problem.runtime_sizes)
+        enqueue = handle.enqueuer(*problem.runtime_sizes)
     except LibraryError as error:
         raise _failed(error) from None
     try:

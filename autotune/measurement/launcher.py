@@ -63,7 +63,7 @@ class LoadedKernel:
 
     def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
         problem = self.source.problem
-        sizes = {problem.operation.runtime: problem.runtime_size, "i": i}
+        sizes = {**dict(zip(problem.operation.runtime, problem.runtime_sizes, strict=True)), "i": i}
         scalars = {array.name: array for array in problem.arrays if array.role == SCALAR}
         maps = {each.name: BoundTensorMap(each.tensor, tensors.address(each.array)) for each in self.source.tensor_maps}
 

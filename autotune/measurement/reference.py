@@ -115,10 +115,10 @@ def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
 
 
 def _sizes(declared: Operation) -> list[str]:
-    """The numbers of a problem that a reference takes, in the order of its arguments; the run-time size only if an
+    """The numbers of a problem that a reference takes, in the order of its arguments; the leading size only if an
     output depends on all of its units.
     """
-    return sorted(declared.numbers - ({declared.runtime} if declared.independent else set()))
+    return sorted(declared.numbers - ({declared.leading} if declared.independent else set()))
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:

@@ -133,7 +133,7 @@ def periods(problem: Problem) -> tuple[int, int]:
     outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
     if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
-        what = f"the reference for {problem.operation.runtime} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
+        what = f"the reference for {problem.operation.leading} = 1 exceeds {_UNIT_REFERENCE_BYTES >> 20} MB"
         raise DeviceError(f"{problem}: {what}; make it smaller")
     of_normal, of_integers = (_period(problem, max(most, _LEAST_UNITS), prime) for prime in _PERIODS)
     return of_normal, of_integers
@@ -150,7 +150,7 @@ def _period(problem: Problem, most: int, prime: int) -> int:
         if n > most:
             raise DeviceError(
                 f"{problem}: its reference exceeds {REFERENCE_BYTES >> 20} MB; "
-                f"make {problem.operation.runtime} at most {most}"
+                f"make {problem.operation.leading} at most {most}"
             )
         return n
     if n <= limit:
@@ -159,5 +159,5 @@ def _period(problem: Problem, most: int, prime: int) -> int:
     for size in (*primes, *range(limit, 0, -1)):
         with suppress(StudyError):
             return problem.with_runtime(size).runtime_size
-    runtime = problem.operation.runtime
-    raise DeviceError(f"{problem}: the rules allow no {runtime} up to {limit}, which its reference covers")
+    leading = problem.operation.leading
+    raise DeviceError(f"{problem}: the rules allow no {leading} up to {limit}, which its reference covers")

@@ -363,10 +363,10 @@ class Verifier:
             else:
                 message += f"largest error {max_abs:.3g}" + (f", {over_bound:.3g} x bound" if bounded else "")
             if problem.operation.independent and first >= period.elements:
-                runtime = problem.operation.runtime
+                leading = problem.operation.leading
                 message += (
-                    f"; all before {runtime} = {data.period} are right, where the test data repeat: if an output "
-                    f"depends on its place in {runtime} or on its neighbours, set independent = false in {FILE}"
+                    f"; all before {leading} = {data.period} are right, where the test data repeat: if an output "
+                    f"depends on its place in {leading} or on its neighbours, set independent = false in {FILE}"
                 )
             raise Rejected(Outcome.WRONG_RESULT, reason, message)
         return ErrorStats(over_bound, max_abs, {output.name: of_tolerance})

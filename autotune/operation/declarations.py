@@ -156,7 +156,7 @@ class Array:
     """in storage order, the last axis contiguous"""
     dtype: str
     per_item: bool
-    """whether there is one for each unit of the run-time size, as for each image"""
+    """whether there is one for each unit of the leading size, as for each image"""
     fill: Fill
     least: int
     most: int
@@ -224,7 +224,7 @@ class ArrayTemplate:
     rtol: float | None
     atol: float | None
 
-    def evaluate(self, names: Mapping[str, Value], runtime: str) -> Array:
+    def evaluate(self, names: Mapping[str, Value], leading: str) -> Array:
         """The array of a problem with these names."""
         extents = self.shapes[""] if "" in self.shapes else self.shapes[str(names["layout"])]
         return Array(
@@ -233,7 +233,7 @@ class ArrayTemplate:
             axes=tuple(extent.expression.text for extent in extents),
             shape=tuple(extent.integer(names) for extent in extents),
             dtype=self.dtypes[str(names[self.type_word])],
-            per_item=any(runtime in extent.names for extent in extents),
+            per_item=any(leading in extent.names for extent in extents),
             fill=self.fill,
             least=self.least.integer(names),
             most=self.most.integer(names),

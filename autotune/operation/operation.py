@@ -39,7 +39,7 @@ FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 DATA = "data.py"  # beside it: test data of arrays with `fill = "data"`
-RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time size
+RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time sizes
 _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all"` means
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
@@ -64,8 +64,8 @@ class Operation:
     """name and text of each reference in the folder, of which one is required, and of data.py; empty for an operation
     from a database
     """
-    runtime: str
-    """the size that a kernel takes when it is launched"""
+    runtime: tuple[str, ...]
+    """the sizes that a kernel takes when it is launched, in the order of its C interface"""
     sizes: tuple[Size, ...]
     words: Mapping[str, tuple[str, ...]]
     """what each enumeration may be; the first is the default"""
@@ -79,7 +79,7 @@ class Operation:
     flops: Bound
     bounds: Bounds
     independent: bool
-    """whether outputs of one unit of the run-time size, such as an image, need the inputs of that unit alone"""
+    """whether outputs of one unit of the leading size, such as an image, need the inputs of that unit alone"""
     families: tuple[str, ...]
     """OPERATION/NAME of other operations' families that serve this one too"""
 
@@ -142,9 +142,19 @@ class Operation:
         return " * ".join(extent.expression.text for extent in extents)
 
     @property
+    def leading(self) -> str:
+        """The first run-time size, such as conv2d's n: along it test data repeat and networks have their batches."""
+        return self.runtime[0]
+
+    @property
+    def runtime_name(self) -> str:
+        """The run-time sizes in messages: `n`, or `batch x m` of several."""
+        return " x ".join(self.runtime)
+
+    @property
     def changing(self) -> frozenset[str]:
-        """The run-time size, and the derived sizes that follow from it."""
-        found = {self.runtime}
+        """The run-time sizes, and the derived sizes that follow from them."""
+        found = set(self.runtime)
         for name, bound in self.derived:
             if bound.names & found:
                 found.add(name)
@@ -194,7 +204,7 @@ class Operation:
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
         """The arrays of a problem with these names, in the file's order, without those that it does not have."""
-        return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
+        return tuple(array.evaluate(names, self.leading) for array in self.arrays if array.when.integer(names))
 
 
 @lru_cache
@@ -238,11 +248,11 @@ class _Reader:
         cost.allow({"reduction", "flops"})
         bounds = self.bounds()
         cost.require(("reduction", "flops") if bounds.model == "multilinear" else ("flops",))
-        runtime = table.word("runtime", "")
-        if runtime not in {size.name for size in sizes}:
-            known = tuple(size.name for size in sizes)
-            near = did_you_mean(runtime, known)
-            raise table.error("runtime", f"{runtime!r} is not a size{near}; sizes are {', '.join(known)}")
+        runtime, known = table.words("runtime"), tuple(size.name for size in sizes)
+        for name in runtime:
+            if name not in known:
+                near = did_you_mean(name, known)
+                raise table.error("runtime", f"{name!r} is not a size{near}; sizes are {', '.join(known)}")
         if "dtype" not in words:
             raise table.error("words.dtype", f"missing; expected some of {', '.join(TYPES)}")
         for dtype in words["dtype"]:
@@ -304,17 +314,17 @@ class _Reader:
             if name in self.section("sizes"):
                 raise self.section("parts").error(name, "a size has this name; choose another one")
 
-    def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: str) -> None:
+    def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: Sequence[str]) -> None:
         """Check that arrays have distinct argument names, and that their parts are where test data repeat."""
         independent = self.table.flag("independent", default=True)
-        taken = {runtime, *RESERVED, *_OF_ARGUMENTS}
+        leading, taken = runtime[0], {*runtime, *RESERVED, *_OF_ARGUMENTS}
         for index, array in enumerate(arrays):
             key = f"array[{index}] ({array.name})"
             if array.name in taken:
                 raise self.table.error(f"{key}.name", "another argument has this name")
             taken.add(array.name)
-            if independent and not all(_first_or_not(extents, runtime) for extents in array.shapes.values()):
-                what = f"{runtime}, the run-time size, is not its first axis; put it there, or say independent = false"
+            if independent and not all(_first_or_not(extents, leading) for extents in array.shapes.values()):
+                what = f"{leading}, the run-time size, is not its first axis; put it there, or say independent = false"
                 raise self.table.error(f"{key}.shape", what)
         if not any(array.role in COMPUTED for array in arrays):
             raise self.table.error("array", f"expected one array at least of the role {' or '.join(COMPUTED)}")
@@ -400,7 +410,7 @@ class _Reader:
             yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
 
 
-def _first_or_not(extents: tuple[Bound, ...], runtime: str) -> bool:
-    """Whether an array has a part for each unit of the run-time size, one behind the other, or is of all of them."""
+def _first_or_not(extents: tuple[Bound, ...], leading: str) -> bool:
+    """Whether an array has a part for each unit of the leading size, one behind the other, or is of all of them."""
     first, *others = extents
-    return not any(runtime in each.names for each in (others if first.expression.text == runtime else extents))
+    return not any(leading in each.names for each in (others if first.expression.text == leading else extents))

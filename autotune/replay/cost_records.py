@@ -53,10 +53,10 @@ class LayerRecords:
 
 
 def shape_of(problem: Problem) -> Shape:
-    """An operation and a problem's sizes, except that of the run."""
+    """An operation and a problem's sizes, except those of the run."""
     operation = problem.operation
     sizes = ((name, size) for name, size in problem.values.items() if isinstance(size, int))
-    return operation.name, tuple(sorted((name, size) for name, size in sizes if name != operation.runtime))
+    return operation.name, tuple(sorted((name, size) for name, size in sizes if name not in operation.runtime))
 
 
 def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]) -> list[LayerRecords]:

@@ -71,7 +71,7 @@ def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
     needed, one, two = (2 * problem.with_runtime(n).tensor_bytes for n in (problem.runtime_size, 1, 2))
     if needed > info.memory_bytes:
         most = (info.memory_bytes - one) // (two - one) + 1
-        runtime = problem.operation.runtime
+        runtime = problem.operation.leading
         advice = f"{runtime} = {most} would do" if most > 0 else f"no {runtime} would do, make the layer smaller"
         raise StudyError(
             f"{study.shown}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "

@@ -1,7 +1,7 @@
 // Times the library's kernels on a device with events: median and quartiles in microseconds, of single passes from a
 // cold L2 cache (overwritten before each) and of passes in a row, which find what the one before left there.
 //
-//     benchmark [N [DEVICE]]        N: another run-time size than the one that each kernel was tuned at
+//     benchmark [N [DEVICE]]        N: another run-time size than the one that each kernel was tuned at; of several 8x100
 #include <algorithm>
 #include <chrono>
 
@@ -23,10 +23,22 @@ double median_of(std::vector<float> times, const char *what) {
     return median;
 }
 
-void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
-    const int32_t tuned = kernel.problem.*RUNTIME_SIZE;
-    if (n < 1) n = tuned;
-    const conv2d_problem problem = with_runtime_size(kernel.problem, n);
+// Run-time sizes as text; 0, or fewer than there are, stands for those of a kernel.
+RuntimeSizes parsed(const char *text, RuntimeSizes sizes) {
+    for (int32_t &size : sizes) {
+        char *end = nullptr;
+        const long number = std::strtol(text, &end, 10);
+        if (number > 0) size = static_cast<int32_t>(number);
+        if (*end != 'x') break;
+        text = end + 1;
+    }
+    return sizes;
+}
+
+void time_kernel(const conv2d_kernel &kernel, const char *asked, CUdevice device) {
+    const RuntimeSizes tuned = runtime_sizes(kernel.problem), sizes = parsed(asked, tuned);
+    const std::string shown = text_of(sizes);
+    const conv2d_problem problem = with_runtime_sizes(kernel.problem, sizes);
     const Arrays arrays(problem);
     for (int i = 0; i < ARRAYS; ++i)  // zeros: NaN would be slower on some units
         if (const Array *const array = arrays.at(i))
@@ -39,10 +51,10 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
     // For the size that it was tuned at, so that it is this kernel which runs.
     const conv2d_arguments prepared = arrays.with(Array(0));
     conv2d_status status = conv2d_prepare(&kernel.problem, &prepared, nullptr, &handle);
-    if (status == CONV2D_OK) status = conv2d_handle_workspace_size(handle, n, &workspace_bytes);
+    if (status == CONV2D_OK) status = handle_workspace_size(handle, sizes, &workspace_bytes);
     if (status == CONV2D_WRONG_DEVICE || status == CONV2D_UNSUPPORTED) {
-        std::printf("%s at %s = %d: not timed: %s (%s)\n", kernel.name, RUNTIME_NAME, n, conv2d_status_text(status),
-                    conv2d_last_error());
+        std::printf("%s at %s = %s: not timed: %s (%s)\n", kernel.name, RUNTIME_NAME, shown.c_str(),
+                    conv2d_status_text(status), conv2d_last_error());
         expect(conv2d_release(handle), "conv2d_release");
         return;
     }
@@ -61,7 +73,7 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
             expect(driver().cuEventRecord(start, nullptr), "cuEventRecord");
             const auto called = std::chrono::steady_clock::now();
             for (int pass = 0; pass < passes; ++pass)
-                expect(conv2d_run(handle, n, &arguments, nullptr), "conv2d_run");
+                expect(run_at(handle, sizes, arguments, nullptr), "conv2d_run");
             const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - called;
             least_call_us = std::min(least_call_us, elapsed.count() / passes);
             expect(driver().cuEventRecord(end, nullptr), "cuEventRecord");
@@ -72,8 +84,8 @@ void time_kernel(const conv2d_kernel &kernel, int32_t n, CUdevice device) {
         }
         return found;
     };
-    std::printf("%s at %s = %d (tuned at %d on %s: %.2f us)\n", conv2d_handle_kernel_name(handle), RUNTIME_NAME, n,
-                tuned, kernel.device, kernel.median_us);
+    std::printf("%s at %s = %s (tuned at %s on %s: %.2f us)\n", conv2d_handle_kernel_name(handle), RUNTIME_NAME,
+                shown.c_str(), text_of(tuned).c_str(), kernel.device, kernel.median_us);
     const double us = median_of(times(true), "cold");
     median_of(times(false), "in a row");
     const double flop = static_cast<double>(flops(Problem(problem)).value());
@@ -92,6 +104,6 @@ int main(int argc, char **argv) {
     expect(driver().cuDeviceGet(&device, ordinal), "cuDeviceGet");
     conv2d_kernel kernel;
     for (int i = 0; conv2d_kernel_at(i, &kernel) == CONV2D_OK; ++i)
-        time_kernel(kernel, argc > 1 ? std::atoi(argv[1]) : 0, device);
+        time_kernel(kernel, argc > 1 ? argv[1] : "", device);
     return 0;
 }

@@ -68,6 +68,11 @@ void check_problem(const conv2d_problem *problem) {
     if (!is_problem(*problem)) fail(CONV2D_BAD_PROBLEM);
 }
 
+void check_sizes(const RuntimeSizes &sizes) {
+    for (const int32_t size : sizes)
+        if (size < 1) fail(CONV2D_BAD_PROBLEM);
+}
+
 void check_pointer(const void *pointer) {
     if (!pointer) fail(CONV2D_NULL_POINTER);
     if (reinterpret_cast<uintptr_t>(pointer) % CONV2D_ALIGNMENT) fail(CONV2D_MISALIGNED);
@@ -129,7 +134,7 @@ const Kernel &choose(const conv2d_problem &problem, const Device *device) {
     conv2d_status status = CONV2D_UNSUPPORTED;
     std::string reason = "the library has no kernel for this shape";
     const Kernel *const found = dispatch(problem, [&](const Kernel &kernel) {
-        const Plan plan(kernel, problem.*RUNTIME_SIZE, device ? *device : kernel.tuned_on);
+        const Plan plan(kernel, runtime_sizes(problem), device ? *device : kernel.tuned_on);
         if (plan.status != CONV2D_OK) status = plan.status, reason = std::string(kernel.info.name) + ": " + plan.reason;
         return plan.status == CONV2D_OK;
     });
@@ -206,10 +211,10 @@ conv2d_status conv2d_workspace_size(const conv2d_problem *problem, uint64_t *byt
         if (!bytes) fail(CONV2D_NULL_POINTER);
         if (current_context()) {
             const Device device = current_device();
-            *bytes = forward_bytes(Plan(choose(*problem, &device), problem->*RUNTIME_SIZE, device));
+            *bytes = forward_bytes(Plan(choose(*problem, &device), runtime_sizes(*problem), device));
         } else {
             const Kernel &kernel = choose(*problem, nullptr);
-            *bytes = forward_bytes(Plan(kernel, problem->*RUNTIME_SIZE, kernel.tuned_on));
+            *bytes = forward_bytes(Plan(kernel, runtime_sizes(*problem), kernel.tuned_on));
         }
     });
 }
@@ -223,7 +228,7 @@ conv2d_status conv2d_prepare(const conv2d_problem *problem, const conv2d_argumen
         const CUcontext context = needed_context();
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);
-        const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
+        const Plan plan(kernel, runtime_sizes(*problem), device);
         auto made = std::make_unique<conv2d_handle>(kernel, context, device);
         for (int i = 0; i < ARRAYS; ++i) {
             if (!tensors.arrays[i] || !takes(plan, static_cast<Argument>(i))) continue;
@@ -239,31 +244,33 @@ conv2d_status conv2d_prepare(const conv2d_problem *problem, const conv2d_argumen
     });
 }
 
-conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, int32_t n, uint64_t *bytes) {
+conv2d_status conv2d_handle_workspace_size(const conv2d_handle *handle, CONV2D_RUNTIME_PARAMETERS, uint64_t *bytes) {
+    const RuntimeSizes sizes = {{CONV2D_RUNTIME_ARGUMENTS}};
     return guarded([&] {
         if (!handle || !bytes) fail(CONV2D_NULL_POINTER);
-        if (n < 1) fail(CONV2D_BAD_PROBLEM);
-        const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
+        check_sizes(sizes);
+        const Plan plan(handle->loaded.kernel, sizes, handle->loaded.device);
         if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
         *bytes = unsigned_of(plan.workspace_bytes);
     });
 }
 
-conv2d_status conv2d_run(const conv2d_handle *handle, int32_t n, const conv2d_arguments *arguments,
+conv2d_status conv2d_run(const conv2d_handle *handle, CONV2D_RUNTIME_PARAMETERS, const conv2d_arguments *arguments,
                          conv2d_stream stream) {
+    const RuntimeSizes sizes = {{CONV2D_RUNTIME_ARGUMENTS}};
     return guarded([&] {
         if (!handle) fail(CONV2D_NULL_POINTER);
-        if (n < 1) fail(CONV2D_BAD_PROBLEM);
+        check_sizes(sizes);
         const conv2d_arguments given = known(arguments);
         Tensors tensors = tensors_of(given, handle->loaded.kernel.info.problem, PASSED);
-        const Plan plan(handle->loaded.kernel, n, handle->loaded.device);
+        const Plan plan(handle->loaded.kernel, sizes, handle->loaded.device);
         if (plan.status != CONV2D_OK) fail(plan.status, plan.reason);
         for (int i = 0; i < ARRAYS; ++i)
             if (DECLARED[i].role == Role::weights) tensors.arrays[i] = handle->weights[i].address();
         tensors.packed_w = handle->packed_w.address();
         tensors.workspace = workspace_of(given, unsigned_of(plan.workspace_bytes));
         const Current current(handle->loaded.context);
-        handle->loaded.forward(plan, n, tensors, stream);
+        handle->loaded.forward(plan, sizes, tensors, stream);
     });
 }
 
@@ -288,19 +295,19 @@ conv2d_status conv2d_forward(const conv2d_problem *problem, const conv2d_argumen
         const Device device = current_device();
         const Kernel &kernel = choose(*problem, &device);  // first, because a problem without a kernel may have other arrays
         Tensors tensors = tensors_of(given, *problem, GIVEN);
-        const Plan plan(kernel, problem->*RUNTIME_SIZE, device);
+        const Plan plan(kernel, runtime_sizes(*problem), device);
         tensors.workspace = workspace_of(given, forward_bytes(plan));
         if (plan.packed_w_bytes > 0) tensors.packed_w = tensors.workspace + packed_at(plan);
         Kept &own = keep(kernel, context, device);
         if (kernel.constant_count == 0) {
             own.loaded.prepare(plan, tensors, stream);
-            own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
+            own.loaded.forward(plan, runtime_sizes(*problem), tensors, stream);
             return;
         }
         const std::lock_guard<std::mutex> lock(own.preparing);
         check(driver().cuStreamWaitEvent(stream, own.used, 0), "cuStreamWaitEvent");
         own.loaded.prepare(plan, tensors, stream);
-        own.loaded.forward(plan, problem->*RUNTIME_SIZE, tensors, stream);
+        own.loaded.forward(plan, runtime_sizes(*problem), tensors, stream);
         check(driver().cuEventRecord(own.used, stream), "cuEventRecord");
     });
 }

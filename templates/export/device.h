@@ -133,4 +133,11 @@ private:
     std::unique_ptr<Array> arrays_[ARRAYS];
 };
 
+// Run-time sizes as a person reads them: 8, or of several 8 x 100.
+inline std::string text_of(const RuntimeSizes &sizes) {
+    std::string text;
+    for (const int32_t size : sizes) text += (text.empty() ? "" : " x ") + std::to_string(size);
+    return text;
+}
+
 }  // namespace autotune_runtime

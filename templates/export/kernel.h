@@ -1,4 +1,4 @@
-// What the library knows of a kernel: what it was tuned for, its code, and its launches for any n (the plan).
+// What the library knows of a kernel: what it was tuned for, its code, and its launches for any run-time sizes (the plan).
 #pragma once
 
 #include <cstddef>
@@ -72,12 +72,12 @@ struct Kernel {
     void (*plan)(const Problem &layer, const Device &device, Plan &plan);
 };
 
-// The launches of a kernel for some run-time size, here n, on some device, or why it does not serve them.
+// The launches of a kernel for some run-time sizes on some device, or why it does not serve them.
 class Plan {
 public:
-    Plan(const Kernel &kernel, int32_t n, const Device &device) {
+    Plan(const Kernel &kernel, const RuntimeSizes &sizes, const Device &device) {
         try {
-            kernel.plan(Problem(with_runtime_size(kernel.info.problem, n)), device, *this);
+            kernel.plan(Problem(with_runtime_sizes(kernel.info.problem, sizes)), device, *this);
         } catch (const Unevaluable &) {
             refuse(CONV2D_UNSUPPORTED, "a number of its launches does not fit 64 bits");
         }
@@ -97,7 +97,7 @@ public:
     void needs_device(bool holds, const char *what) {
         if (!holds) refuse(CONV2D_WRONG_DEVICE, what);
     }
-    void needs_n(bool holds, const char *what) {
+    void needs_sizes(bool holds, const char *what) {
         if (!holds) refuse(CONV2D_UNSUPPORTED, what);
     }
     void tensor_map(const TensorMap &map) { maps_[map_count++] = map; }

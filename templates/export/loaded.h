@@ -153,7 +153,7 @@ public:
     // Enqueue what depends on the weights alone.
     void prepare(const Plan &plan, Tensors tensors, CUstream stream) const {
         TensorMaps none;
-        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, 0, 0, false, stream);
+        for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, {}, 0, false, stream);
         const Problem problem(kernel.info.problem);
         for (int i = 0; i < kernel.constant_count; ++i) {
             const Constant &constant = kernel.constants[i];
@@ -170,13 +170,13 @@ public:
     }
 
     // Enqueue a pass.
-    void forward(const Plan &plan, int32_t n, const Tensors &tensors, CUstream stream) const {
+    void forward(const Plan &plan, const RuntimeSizes &sizes, const Tensors &tensors, CUstream stream) const {
         const bool early = kernel.dependent && launches_early();
         const int64_t count = plan.loop_count.value();
         TensorMaps maps(plan, tensors);
         for (int64_t i = 0; i < count; ++i)
             for (int at = 0; at < plan.stage_count; ++at)
-                launch(plan.stage_at(at), tensors, maps, n, static_cast<int32_t>(i), early, stream);
+                launch(plan.stage_at(at), tensors, maps, sizes, static_cast<int32_t>(i), early, stream);
     }
 
     const Kernel &kernel;
@@ -184,20 +184,24 @@ public:
     const Device device;
 
 private:
-    void launch(const Launch &launch, const Tensors &tensors, TensorMaps &maps, int32_t n, int32_t i, bool early,
+    void launch(const Launch &launch, const Tensors &tensors, TensorMaps &maps, RuntimeSizes sizes, int32_t i, bool early,
                 CUstream stream) const {
         Tensors addresses = tensors;
         void *arguments[MOST_ARGUMENTS];
         for (int at = 0; at < launch.argument_count; ++at) {
-            switch (launch.arguments[at]) {
-                case RUNTIME: arguments[at] = &n; break;
+            const Argument argument = launch.arguments[at];
+            if (argument >= FIRST_RUNTIME && argument < BEHIND_RUNTIME) {
+                arguments[at] = &sizes[static_cast<size_t>(argument) - static_cast<size_t>(FIRST_RUNTIME)];
+                continue;
+            }
+            switch (argument) {
                 case Argument::i: arguments[at] = &i; break;
                 case Argument::map0: arguments[at] = maps.at(0); break;
                 case Argument::map1: arguments[at] = maps.at(1); break;
                 case Argument::map2: arguments[at] = maps.at(2); break;
                 case Argument::map3: arguments[at] = maps.at(3); break;
                 case Argument::map4: arguments[at] = maps.at(4); break;
-                default: arguments[at] = &addresses.at(launch.arguments[at]);
+                default: arguments[at] = &addresses.at(argument);
             }
         }
         const CUfunction function = functions_[launch.entry];

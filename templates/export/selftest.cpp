@@ -105,12 +105,12 @@ std::vector<double> filled(const Declared &array, const Problem &layer, int64_t 
     return {};
 }
 
-// The golden values of an output, or of an input that is not computed here, for so many units of the run-time size; none
-// where there are none.
-const Samples *samples_of(const Golden &golden, int output, int32_t n, bool whole) {
+// The golden values of an output, or of an input that is not computed here, at a problem's run-time sizes; none where
+// there are none.
+const Samples *samples_of(const Golden &golden, int output, const conv2d_problem &problem, bool whole) {
     for (int i = 0; i < golden.sets; ++i) {
         const Samples &each = golden.samples[i];
-        if (each.output == output && each.n == n && each.whole == whole) return &each;
+        if (each.output == output && each.sizes == runtime_sizes(problem) && each.whole == whole) return &each;
     }
     return nullptr;
 }
@@ -125,7 +125,7 @@ Data data_of(const conv2d_problem &problem, const Golden &golden, bool whole) {
         const int64_t count = elements(array, layer).value();
         const uint64_t seed = static_cast<uint64_t>(i);
         data.of[i] = filled(array, layer, count, seed, whole);
-        const Samples *const given = array.fill == Fill::data ? samples_of(golden, i, problem.*RUNTIME_SIZE, whole) : nullptr;
+        const Samples *const given = array.fill == Fill::data ? samples_of(golden, i, problem, whole) : nullptr;
         for (int at = 0; given && at < given->count; ++at) data.of[i].push_back(given->at[at].value);
     }
     return data;
@@ -171,7 +171,7 @@ Reference reference(const conv2d_problem &problem, const Data &data, const Golde
         found.unit.push_back(error_unit(exact));
         found.bound.push_back(golden.bound.of(found.unit.back(), products_of(exact, golden.reduction, 0)));
     }
-    const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
+    const Samples *const samples = samples_of(golden, output, problem, whole);
     for (int i = 0; samples && i < samples->count; ++i) {
         const Sample &sample = samples->at[i];
         const Output exact = reference_output(plain, inputs, static_cast<long long>(sample.index));
@@ -182,7 +182,7 @@ Reference reference(const conv2d_problem &problem, const Data &data, const Golde
 }
 #else
 Reference reference(const conv2d_problem &problem, const Data &, const Golden &golden, int output, bool whole) {
-    const Samples *const samples = samples_of(golden, output, problem.*RUNTIME_SIZE, whole);
+    const Samples *const samples = samples_of(golden, output, problem, whole);
     if (!samples) stop(std::string(golden.kernel) + ": golden.h has no values of " + DECLARED[output].name);
     Reference found;
     for (int i = 0; i < samples->count; ++i) {
@@ -225,7 +225,7 @@ struct Case {
         return found;
     }
 
-    int32_t size() const { return problem.*RUNTIME_SIZE; }
+    RuntimeSizes sizes() const { return runtime_sizes(problem); }
     Stored dtype_of(int array) const { return DECLARED[array].dtype(Problem(problem)); }
     conv2d_arguments prepared() const { return read_only.with(Array(0)); }
 
@@ -324,13 +324,13 @@ public:
     // Bytes of workspace of a pass.
     uint64_t workspace_bytes(const Case &on) const {
         uint64_t bytes = 0;
-        expect(conv2d_handle_workspace_size(handle_, on.size(), &bytes), "conv2d_handle_workspace_size");
+        expect(handle_workspace_size(handle_, on.sizes(), &bytes), "conv2d_handle_workspace_size");
         return bytes;
     }
 
     void run(const Case &on, const Pass &pass, conv2d_stream stream) const {
         const conv2d_arguments arguments = pass.arguments();
-        expect(conv2d_run(handle_, on.size(), &arguments, stream), "conv2d_run");
+        expect(run_at(handle_, on.sizes(), arguments, stream), "conv2d_run");
     }
 
 private:
@@ -381,7 +381,7 @@ void at_once(const Case (&cases)[2], uint64_t workspace_bytes, CUcontext context
 }
 
 void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
-    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
+    const conv2d_problem problem = with_runtime_sizes(kernel.problem, golden.sizes);
     const Case cases[2] = {{problem, golden, true}, {problem, golden, false}};
     const Handle handles[2] = {{cases[0], kernel}, {cases[1], kernel}};
     const bool in_one_call = serves(kernel, problem);
@@ -399,10 +399,10 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
             worst = std::max(worst, pass.judge(how));
         };
         right(each, "with a handle");
-        if (golden.least_n != golden.n)
-            right(Case(with_runtime_size(problem, golden.least_n), golden, each.whole), "at the least size");
+        if (golden.least != golden.sizes)
+            right(Case(with_runtime_sizes(problem, golden.least), golden, each.whole), "at the least size");
         for (int more = 0; more < golden.more; ++more)
-            right(Case(with_runtime_size(problem, golden.more_n[more]), golden, each.whole), "at a larger size");
+            right(Case(with_runtime_sizes(problem, golden.more_sizes[more]), golden, each.whole), "at a larger size");
         const Pass pass(each, most);
         if (in_one_call) {
             forward(each, pass, nullptr);
@@ -418,15 +418,15 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
             [&](int i, const Pass &pass, CUstream stream) { handles[i].run(cases[i], pass, stream); });
     const bool exact = activation_error(PlainProblem(problem), 1.0, 1.0) == 0.0;
     std::string more;
-    for (int i = 0; i < golden.more; ++i) more += (i ? " and " : ", also at ") + std::to_string(golden.more_n[i]);
-    std::printf("%s: right at %s = %d and %d%s; largest error %.3f of the bound%s\n", golden.kernel, RUNTIME_NAME,
-                golden.n, golden.least_n, more.c_str(), worst,
+    for (int i = 0; i < golden.more; ++i) more += (i ? " and " : ", also at ") + text_of(golden.more_sizes[i]);
+    std::printf("%s: right at %s = %s and %s%s; largest error %.3f of the bound%s\n", golden.kernel, RUNTIME_NAME,
+                text_of(golden.sizes).c_str(), text_of(golden.least).c_str(), more.c_str(), worst,
                 golden.most_error_on_integers != 0.0 ? "" : exact ? ", integers exact" : ", sums of integers exact");
 }
 
 // Whether a kernel is for the current device.
 bool runs_here(const Golden &golden, const conv2d_kernel &kernel) {
-    const Arrays arrays(with_runtime_size(kernel.problem, golden.least_n));
+    const Arrays arrays(with_runtime_sizes(kernel.problem, golden.least));
     const conv2d_arguments arguments = arrays.with(Array(0));
     conv2d_handle *handle = nullptr;
     const conv2d_status status = conv2d_prepare(&kernel.problem, &arguments, nullptr, &handle);
@@ -439,7 +439,7 @@ bool runs_here(const Golden &golden, const conv2d_kernel &kernel) {
 // A handle runs on its own device, whichever is current.
 void test_devices(const Golden &golden, const conv2d_kernel &kernel, CUcontext first, CUcontext second) {
     const auto enter = [](CUcontext context) { expect(driver().cuCtxSetCurrent(context), "cuCtxSetCurrent"); };
-    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
+    const conv2d_problem problem = with_runtime_sizes(kernel.problem, golden.sizes);
     const Case here(problem, golden, true);
     const Handle handle(here, kernel);
     const Pass pass(here, handle.workspace_bytes(here));
@@ -471,10 +471,10 @@ void test_refusal(conv2d_status found, conv2d_status wanted, const std::string &
 
 // A problem with a size that no kernel has, or that is no problem any more.
 void test_other_shapes(const conv2d_problem &problem, const conv2d_arguments &arguments) {
-    conv2d_problem wrong = with_runtime_size(problem, 0);
+    conv2d_problem wrong = with_runtime_sizes(problem, {});
     if (!is_problem(wrong)) test_refusal(conv2d_forward(&wrong, &arguments, nullptr), CONV2D_BAD_PROBLEM, "a size of 0");
     for (const auto size : SIZES) {
-        if (size == RUNTIME_SIZE) continue;
+        if (std::count(std::begin(RUNTIME_SIZES), std::end(RUNTIME_SIZES), size)) continue;
         wrong = problem;
         wrong.*size += 1000003;
         const conv2d_status wanted = is_problem(wrong) ? CONV2D_UNSUPPORTED : CONV2D_BAD_PROBLEM;
@@ -484,7 +484,7 @@ void test_other_shapes(const conv2d_problem &problem, const conv2d_arguments &ar
 }
 
 void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext context) {
-    const conv2d_problem problem = with_runtime_size(kernel.problem, golden.n);
+    const conv2d_problem problem = with_runtime_sizes(kernel.problem, golden.sizes);
     const Case good(problem, golden, true);
     const uint64_t bytes = workspace_bytes(problem);
     const Pass pass(good, bytes);
@@ -519,7 +519,7 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
     test_refusal(call(&problem, newer.known), CONV2D_BAD_ARGUMENTS, "an array that the library does not know");
     arguments = pass.arguments();
     test_other_shapes(problem, arguments);
-    test_refusal(conv2d_run(nullptr, 1, &arguments, nullptr), CONV2D_NULL_POINTER, "no handle");
+    test_refusal(run_at(nullptr, {}, arguments, nullptr), CONV2D_NULL_POINTER, "no handle");
     test_refusal(conv2d_prepare(&problem, &arguments, nullptr, nullptr), CONV2D_NULL_POINTER,
                  "nowhere to put the handle");
     conv2d_handle *handle = nullptr;

@@ -128,8 +128,8 @@ def bits(winner: Winner, now: KernelSource, family: KernelTemplate, flops: float
         before, after = outputs(both.stored), outputs(both.now)
     except Rejected as rejected:
         return f"not run on the host: {rejected.reason}: {rejected.message.partition(chr(10))[0]}"
-    runtime = f"{both.problem.operation.runtime} = {both.problem.runtime_size}"
-    return f"same bits ({runtime})" if before == after else f"other bits ({runtime})"
+    at = both.problem.at_runtime
+    return f"same bits ({at})" if before == after else f"other bits ({at})"
 
 
 def compared(

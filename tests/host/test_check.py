@@ -65,7 +65,7 @@ def checked(
     rows = list(checking.rows(most=cases))
     assert [row.message for row in rows if row.outcome != Outcome.CORRECT] == []
     assert len(rows) == cases
-    assert all({1, 2, 3, 9} <= set(row.images) for row in rows)
+    assert all({(1,), (2,), (3,), (9,)} <= set(row.sizes) for row in rows)
     return checking, rows, {gap.what: gap.why for gap in coverage(checking).gaps}
 
 

@@ -20,7 +20,7 @@ from autotune.errors import StoreError
 from autotune.exporting import Exported, SelectedKernel, export_library
 from autotune.exporting.build import Built, self_test
 from autotune.exporting.exporter import library_texts
-from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_sizes
+from autotune.exporting.golden import MOST_PRODUCTS, golden, self_test_problems
 from autotune.exporting.proof import prove
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
@@ -350,7 +350,8 @@ def test_run_time_sizes_that_rules_leave_out_are_passed_over_quickly(tmp_path: P
     folder = whole(tmp_path, ("[rules]", '[rules]\n"rows = ${rows} are few" = "rows >= 2000000000"'))
     declared = load_template(folder / "scale.cu.j2").operation
     for rows, tested in ((2_000_000_000, 2_000_000_000), (2_147_483_647, 2_147_483_647)):
-        assert self_test_sizes(make_problem(declared, {"rows": rows, "columns": 40})) == (tested, tested)
+        problems = self_test_problems(make_problem(declared, {"rows": rows, "columns": 40}))
+        assert [problem.runtime_sizes for problem in problems] == [(tested,), (tested,)]
 
 
 @pytest.mark.long

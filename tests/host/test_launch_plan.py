@@ -58,7 +58,7 @@ int main() {
     for (int at = 0; at < kernel_count; ++at) {
         for (const Device &device : {kernels[at]->tuned_on, Device{DEVICE}})
         for (const int32_t n : {IMAGES}) {
-            const Plan plan(*kernels[at], n, device);
+            const Plan plan(*kernels[at], {{n}}, device);
             std::printf("{\"reason\": \"%s\", \"numbers\": [%d", plan.reason, plan.status);
             show(plan.packed_w_bytes), show(plan.workspace_bytes), show(plan.loop_count);
             std::printf("], \"launches\": [");

@@ -41,8 +41,8 @@ def test_a_fault_of_a_sampled_config_fails_it(tmp_path: Path, host: DeviceEvalua
     assert sample == [rows[0], rows[2], rows[4]]
     found = list(sanitized(RacyThird(), template, host.info, sample))
     failed = [row for row, verdict in found if verdict.word == FAULT]
-    assert [(row.source, row.images, row.outcome, row.message) for row in failed] == [
-        (rows[4].source, (1, 9), "runtime", "racecheck: Race reported")
+    assert [(row.source, row.sizes, row.outcome, row.message) for row in failed] == [
+        (rows[4].source, ((1,), (9,)), "runtime", "racecheck: Race reported")
     ]
     assert all(row in sample for row, verdict in found if verdict.word != FAULT)
     assert summary([verdict for _, verdict in found]) == [

@@ -77,7 +77,7 @@ def planted(defect: tuple[str, str], folder: Path) -> KernelTemplate:
 
 def tuned(kernel: str, template: KernelTemplate) -> Problem:
     """The kernel's problem at the size that a study tunes."""
-    return make_problem(template.operation, {**KERNELS[kernel].problem, template.operation.runtime: TUNED})
+    return make_problem(template.operation, {**KERNELS[kernel].problem, template.operation.leading: TUNED})
 
 
 def config_for(kernel: str, bound: BoundTemplate) -> Config:
@@ -154,7 +154,7 @@ def test_a_size_that_takes_long_is_left_out(tmp_path: Path, host: DeviceEvaluato
     wait = "if (blockIdx.x + threadIdx.x == 0) for (auto end = clock64() + 200000000LL * rows; clock64() < end;);"
     template = KERNELS["new-op"].template(tmp_path, ((old, f"{old} {wait}"),))
     (row,) = FamilyCheck(CasePlan(template, host.info), host).rows(most=1)
-    assert (row.outcome, row.images) == (Outcome.CORRECT, (3, 1, 2, 9))
+    assert (row.outcome, row.sizes) == (Outcome.CORRECT, ((3,), (1,), (2,), (9,)))
 
 
 def test_the_page_has_the_table() -> None:

@@ -205,7 +205,7 @@ def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: D
 def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
     """The float64 reference in C++ is checked by `verify`, that of numpy here, both against operators of PyTorch."""
     torch = pytest.importorskip("torch", exc_type=ImportError)
-    problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label]).n)
+    problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label]).sizes[0])
     device = host_device(str(find_cxx()))
     config = default_of("conv_implicit_gemm", problem)
     assert config is not None

@@ -140,7 +140,7 @@ def test_a_mistake_in_a_study_is_said(tmp_path: Path, old: str, new: str, words:
 def test_operations_are_found_by_their_folders(tmp_path: Path) -> None:
     declare(tmp_path)
     assert set(operations([tmp_path])) == {*operations(), "scale"}
-    assert find_operation("scale", [tmp_path]).runtime == "rows"
+    assert find_operation("scale", [tmp_path]).runtime == ("rows",)
     (tmp_path / "again").mkdir()
     declare(tmp_path / "again")
     with pytest.raises(TemplateError, match=r"again/scale/operation.toml: scale is declared in .*; remove or rename"):
