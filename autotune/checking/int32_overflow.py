@@ -7,13 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from autotune.checking.problems import with_leading
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import launches
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
 from autotune.operation.declarations import READ
-from autotune.problem import Problem
+from autotune.problem import Problem, valid_problems
 from autotune.trial import Config
 
 BEYOND = 1 << 31
@@ -58,22 +59,24 @@ def large_for_a_cpu(
     """Of these, what a CPU runs soonest with arrays of more elements than a float counts, and with more units of the
     run-time size than 16 bits hold; nothing if all take long.
     """
-    beyond_24_bits = _soonest(tried, device, lambda problem: _size(problem, _CPU_BEYOND))
+    beyond_24_bits = _soonest(tried, device, 0, lambda problem: _size(problem, _CPU_BEYOND))
     if beyond_24_bits:
         yield beyond_24_bits
-    if beyond_24_bits is None or beyond_24_bits[0].problem.runtime_size < _CPU_UNITS:
-        beyond_16_bits = _soonest(tried, device, lambda _: _CPU_UNITS)
-        if beyond_16_bits:
-            yield beyond_16_bits
+    sizes = beyond_24_bits[0].problem.runtime_sizes if beyond_24_bits else None
+    for place, _ in enumerate(tried[0][0].problem.runtime_sizes if tried else ()):
+        if sizes is None or sizes[place] < _CPU_UNITS:
+            beyond_16_bits = _soonest(tried, device, place, lambda _: _CPU_UNITS)
+            if beyond_16_bits:
+                yield beyond_16_bits
 
 
 def _soonest(
-    tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, size: Callable[[Problem], int]
+    tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, place: int, size: Callable[[Problem], int]
 ) -> tuple[BoundTemplate, Config] | None:
-    """The one with the fewest threads at these run-time sizes."""
+    """The one with the fewest threads with these numbers for the run-time size of this place."""
     cheapest: tuple[int, BoundTemplate, Config] | None = None
     for small, config in tried:
-        for problem in with_leading(small.problem, (size(small.problem),)):
+        for problem in valid_problems([partial(small.problem.with_runtime_at, place, size(small.problem))]):
             bound = BoundTemplate(small.template, problem, device)
             if problem.tensor_bytes > _CPU_BYTES or problem.flops > _CPU_FLOPS or not bound.allows(config):
                 continue

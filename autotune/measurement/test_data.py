@@ -103,7 +103,7 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     arrays = tuple(
         array
         for array in problem.filled
-        if array.per_item
+        if array.grows
         and array.role != "weights"
         and array.fill in ("normal", "uniform")
         and TYPES[array.dtype].fraction_bits >= _LEAST_FRACTION_BITS

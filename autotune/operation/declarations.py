@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -157,6 +157,8 @@ class Array:
     dtype: str
     per_item: bool
     """whether there is one for each unit of the leading size, as for each image"""
+    grows: bool
+    """whether a run-time size is in its shape"""
     fill: Fill
     least: int
     most: int
@@ -224,7 +226,7 @@ class ArrayTemplate:
     rtol: float | None
     atol: float | None
 
-    def evaluate(self, names: Mapping[str, Value], leading: str) -> Array:
+    def evaluate(self, names: Mapping[str, Value], runtime: Sequence[str]) -> Array:
         """The array of a problem with these names."""
         extents = self.shapes[""] if "" in self.shapes else self.shapes[str(names["layout"])]
         return Array(
@@ -233,7 +235,8 @@ class ArrayTemplate:
             axes=tuple(extent.expression.text for extent in extents),
             shape=tuple(extent.integer(names) for extent in extents),
             dtype=self.dtypes[str(names[self.type_word])],
-            per_item=any(leading in extent.names for extent in extents),
+            per_item=any(runtime[0] in extent.names for extent in extents),
+            grows=any(extent.names.intersection(runtime) for extent in extents),
             fill=self.fill,
             least=self.least.integer(names),
             most=self.most.integer(names),

@@ -204,7 +204,7 @@ class Operation:
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
         """The arrays of a problem with these names, in the file's order, without those that it does not have."""
-        return tuple(array.evaluate(names, self.leading) for array in self.arrays if array.when.integer(names))
+        return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
 @lru_cache

@@ -86,7 +86,7 @@ def test_filters_and_outputs_and_bias_count_whole() -> None:
 def test_windows_with_an_axis_between_them_and_a_single_one() -> None:
     window = Window(outputs=2, taps=1, stride=2, dilation=1, pad=0)  # places 0 and 2
     shape, windows = (3, 4, 5, 4, 8), (None, window, None, window, None)
-    array = Array("v", "in", ("a", "b", "c", "d", "e"), shape, "f32", True, "normal", -1, 1, 0.0, 1.0, windows)
+    array = Array("v", "in", ("a", "b", "c", "d", "e"), shape, "f32", True, True, "normal", -1, 1, 0.0, 1.0, windows)
     assert needed_sectors(array) == 3 * 2 * 5 * 2  # eight floats are a sector
     single = dataclasses.replace(array, windows=(None, None, window, None, None))
     assert needed_sectors(single) == 3 * 4 * 2 * 4
