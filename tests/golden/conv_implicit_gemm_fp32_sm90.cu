@@ -1,5 +1,5 @@
 // conv n 2 c 8 w 75 k 12 s 3 pad_w 8 dilation_w 4 f32 nhwc bias_add_silu
-// conv_implicit_gemm_fp32_sm90 thread_m=8 thread_n=8 warps_m=1 warps_n=4 unroll=2 min_blocks=2
+// conv_implicit_gemm_fp32_sm90 thread_m=8 thread_n=8 warps_m=1 warps_n=4 unroll=1 min_blocks=2
 
 // D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
 // A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
@@ -43,7 +43,7 @@ using EPILOGUE = Epilogue<true, true, silu>;
 // Parameters
 constexpr int THREAD_M = 8, THREAD_N = 8, WARPS_M = 1;
 constexpr int TILE_M = 32, TILE_N = 256, TILE_K = 32;
-constexpr int STAGES = 3, UNROLL = 2, MIN_BLOCKS = 2;
+constexpr int STAGES = 3, UNROLL = 1, MIN_BLOCKS = 2;
 
 // Derived
 constexpr int WARPS = 4, THREADS = 32 * (WARPS + 4);  // that multiply, and with the producer's warpgroup

@@ -1,5 +1,5 @@
 // conv_transpose n 2 c 36 w 50 k 64 s 3 dilation_w 3 f32 nhwc bias_add
-// conv_transpose_implicit_gemm_fp32_sm90 thread_m=8 thread_n=8 warps_m=2 warps_n=2 unroll=2 min_blocks=2
+// conv_transpose_implicit_gemm_fp32_sm90 thread_m=8 thread_n=16 warps_m=2 warps_n=2 unroll=1 min_blocks=2
 
 // D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
 // A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
@@ -41,9 +41,9 @@ constexpr bool DEEP = false, FLAT = true;  // of three dimensions, of one
 using EPILOGUE = Epilogue<true, true, identity>;
 
 // Parameters
-constexpr int THREAD_M = 8, THREAD_N = 8, WARPS_M = 2;
-constexpr int TILE_M = 64, TILE_N = 128, TILE_K = 32;
-constexpr int STAGES = 4, UNROLL = 2, MIN_BLOCKS = 2;
+constexpr int THREAD_M = 8, THREAD_N = 16, WARPS_M = 2;
+constexpr int TILE_M = 64, TILE_N = 256, TILE_K = 32;
+constexpr int STAGES = 2, UNROLL = 1, MIN_BLOCKS = 2;
 
 // Derived
 constexpr int WARPS = 4, THREADS = 32 * (WARPS + 4);  // that multiply, and with the producer's warpgroup

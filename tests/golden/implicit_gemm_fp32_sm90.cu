@@ -1,5 +1,5 @@
 // conv2d n2 c36 9x8 k20 3x3 stride 2 pad 1 f32 nhwc bias_relu
-// implicit_gemm_fp32_sm90 thread_m=8 thread_n=8 warps_m=1 warps_n=4 unroll=2 min_blocks=2
+// implicit_gemm_fp32_sm90 thread_m=8 thread_n=8 warps_m=1 warps_n=4 unroll=1 min_blocks=2
 
 // D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
 // A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
@@ -43,7 +43,7 @@ using EPILOGUE = Epilogue<true, false, relu>;
 // Parameters
 constexpr int THREAD_M = 8, THREAD_N = 8, WARPS_M = 1;
 constexpr int TILE_M = 32, TILE_N = 256, TILE_K = 32;
-constexpr int STAGES = 3, UNROLL = 2, MIN_BLOCKS = 2;
+constexpr int STAGES = 3, UNROLL = 1, MIN_BLOCKS = 2;
 
 // Derived
 constexpr int WARPS = 4, THREADS = 32 * (WARPS + 4);  // that multiply, and with the producer's warpgroup
