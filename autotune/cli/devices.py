@@ -11,8 +11,7 @@ from autotune.cli.options import DATABASE, writable
 from autotune.cli.run import present_devices
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column
-from autotune.devices.device import DeviceInfo
-from autotune.measurement.roofline import Rate
+from autotune.devices.device import DeviceInfo, Rate
 from autotune.resources import RECORDED
 
 

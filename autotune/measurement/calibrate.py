@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from autotune.compilation.compile import Binary, Program
-from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes
+from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes, Rate
 from autotune.errors import DeviceError
-from autotune.measurement.roofline import Rate
 
 _GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # of each array; much more than any cache
 _THREADS = 256  # of every block

@@ -1,36 +1,13 @@
-"""Measured rates of a device, and the roofline of a layer: its bytes divided by the memory rate, or its operations
-divided by the arithmetic rate.
-"""
+"""The roofline of a layer: its bytes divided by the memory rate, or its operations divided by the arithmetic rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.measurement.traffic import read_bytes, written_bytes
 from autotune.problem import Conv2dProblem, Problem
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """One measured rate."""
-
-    unit: str
-    """copy, read or fill of memory, fp32 for FFMA, tf32 or fp16 (any 16-bit type) for tensor cores"""
-    method: str
-    """how it was measured, such as `mma.sync m16n8k16`"""
-    per_s: float
-    """bytes of copy (read plus written), read and fill, else floating-point operations"""
-
-
-def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
-    """The largest rate of each unit, by any method."""
-    best: dict[str, float] = {}
-    for rate in rates:
-        best[rate.unit] = max(rate.per_s, best.get(rate.unit, 0.0))
-    return best
-
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "fp64": ("fp64", 1.0),  # not calibrated; no kernel beats the rate of FFMA

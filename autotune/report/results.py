@@ -11,9 +11,8 @@ from autotune.analysis.networks import Network, networks, rival_of, stored_study
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.api.family_importance import FamilyImportance, importance_of
 from autotune.columns import Cells
-from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo, Environment, Rate
 from autotune.errors import StoreError
-from autotune.measurement.roofline import Rate
 from autotune.problem import Layer
 from autotune.replay.recorded_trials import Measured, families_of, measured_rows
 from autotune.study import Study

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotune.measurement.roofline import ARITHMETIC_RATE, Rate, best_rates
+from autotune.devices.device import Rate, best_rates
+from autotune.measurement.roofline import ARITHMETIC_RATE
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Problem
 from autotune.report.chart import LEFT, TOP, WIDTH, Chart, Label, Line, Mark, Marks, Plane, apart, logarithmic

@@ -10,8 +10,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune import __version__
-from autotune.devices.device import DeviceInfo, Environment
-from autotune.measurement.roofline import Rate, best_rates
+from autotune.devices.device import DeviceInfo, Environment, Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs

@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
+from autotune.devices.device import best_rates
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.render import render
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, template_files
 from autotune.measurement.calibrate import Calibration
-from autotune.measurement.roofline import best_rates
 from autotune.problem import Conv2dProblem
 from tests.processes import MARK, marked, removing_leftovers
 

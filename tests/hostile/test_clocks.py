@@ -16,7 +16,7 @@ import pytest
 
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Target
-from autotune.measurement.roofline import Rate
+from autotune.devices.device import Rate
 from autotune.store import Finals, Store, Verdict
 from autotune.trial import Resources
 from tests.fork_server import ForkServer

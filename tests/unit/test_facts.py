@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.rooflines import facts
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, Rate
 from autotune.exporting.kernel import provenance, recorded_origin
 from autotune.family.source import Stage
 from autotune.measurement.occupancy import residency
-from autotune.measurement.roofline import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Conv2dProblem
 from autotune.store import Store

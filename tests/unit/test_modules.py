@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parents[2] / "autotune"
 COMMANDS = "cli"
 """whose modules are named after commands, and so after what these work on"""
@@ -18,8 +20,14 @@ def test_no_two_modules_have_one_name() -> None:
     assert {name for name, count in names.items() if count > 1} == set()
 
 
-def test_a_process_that_compiles_loads_nothing_that_measures() -> None:
-    """There are as many as cores, and each would take three times as long to start."""
-    words = "import autotune.workers.worker_process, sys; sys.exit(' '.join({'numpy', 'jinja2'} & sys.modules.keys()))"
+@pytest.mark.parametrize(
+    ("module", "unneeded"),
+    [
+        ("autotune.workers.worker_process", "{'numpy', 'jinja2'}"),  # one per core, started in a third of the time
+        ("autotune.store", "{'numpy'}"),  # of query, dump and load it would be a sixth of the time
+    ],
+)
+def test_a_module_does_not_load_what_it_does_not_need(module: str, unneeded: str) -> None:
+    words = f"import {module}, sys; sys.exit(' '.join({unneeded} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
     assert done.stderr.split() == []

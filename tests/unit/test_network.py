@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from autotune.compilation.compile import Binary
+from autotune.devices.device import Rate
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
-from autotune.measurement.roofline import Rate
 from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Layer
 from autotune.store import Finals, Store, Verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measurement.roofline import Rate
+from autotune.devices.device import Rate
 from autotune.store import Finals, Store, Verdict, merge
 
 from .builders import (

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
+from autotune.devices.device import Rate
 from autotune.errors import StoreError
-from autotune.measurement.roofline import Rate
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
 from autotune.store.schema.tables import metadata

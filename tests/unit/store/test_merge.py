@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.devices.device import Rate
 from autotune.errors import StoreError
-from autotune.measurement.roofline import Rate
 from autotune.store import Finals, Merged, Store, compact, merge
 from autotune.store.sqlite.open_database import newest_schema
 from tests.benchmarks.smaller_database import shrink

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.devices.device import Rate
 from autotune.errors import StoreError
-from autotune.measurement.roofline import Rate
 from autotune.problem import Conv2dProblem, Layer, make_problem
 from autotune.store import Store, TemplateRecord, merge
 from autotune.store.schema.column_kinds import seven_digits
