@@ -58,7 +58,9 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
 FILTER_GRADIENT = operation("conv_filter_gradient")
-CONCAT, MAX_POOL2D, NORM, SOFTMAX, STENCIL = map(operation, ("concat", "max_pool2d", "norm", "softmax", "stencil"))
+CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, STENCIL = map(
+    operation, ("concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "stencil")
+)
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -216,6 +218,11 @@ PROBLEMS: Mapping[str, Problem] = {
             (130, (7,), "bf16", "weight_bias_silu"),
             (3, (16, 8, 24, 8, 40, 8, 8, 600), "f16", "weight_bias"),
         )
+    },
+    **{
+        f"{of.name} {n}x{pixels}x{c} {dtype}": make_problem(of, {"n": n, "pixels": pixels, "c": c, "dtype": dtype})
+        for of in (PIXEL_MEAN, GATE)
+        for n, pixels, c, dtype in ((3, 35, 96, "f16"), (2, 150, 20, "f32"), (9, 1, 7, "bf16"))
     },
     **{
         f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})

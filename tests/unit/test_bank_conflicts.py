@@ -401,7 +401,9 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "softmax_rows",  # a word for each warp
         "norm_rows",  # as softmax_rows
         "norm_groups",  # sums of threads, once for each block
+        "pixel_mean_blocks",  # sums of warps, once for each block
         "concat_rows",  # no shared memory
+        "gate_rows",  # none either
         "stencil_rows",  # none either
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches
