@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from autotune.autotune_runtime.torch_concat import TunedConcat
 from autotune.autotune_runtime.torch_convert import convert
+from autotune.autotune_runtime.torch_plain import Concat
 from autotune.autotune_runtime.torch_swap import Row
 from autotune.autotune_runtime.torch_untuned import disagreements
 from tests.torch_networks import ALWAYS, difference
@@ -88,7 +88,7 @@ def others(library: str) -> list[float]:
     found = [difference(made, network, torch.randn(1, 4, 8, 10))]
     found.append(difference(copy.deepcopy(made).double(), copy.deepcopy(network).double(), images(2).double()))
     found.append(difference(torch.compile(made, backend="aot_eager", fullgraph=True), network, images(2)))
-    modules = [each for each in made.modules() if isinstance(each, TunedConcat)]
+    modules = [each for each in made.modules() if isinstance(each, Concat)]
     assert not disagreements(made, (images(2),), dict.fromkeys(modules, 1.0))
     for each in modules:
         each.leave_to_pytorch()

@@ -21,10 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.autotune_runtime import Handle
 from autotune.autotune_runtime.torch_call import Call
-from autotune.autotune_runtime.torch_concat import CONCAT
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
-from autotune.autotune_runtime.torch_norm import NORM
+from autotune.autotune_runtime.torch_plain import OPERATORS
 from autotune.autotune_runtime.torch_swap import Row
 from autotune.autotune_runtime.torch_untuned import UntunedNetwork, disagreements
 from tests.host.host_driver import make_context_current
@@ -78,7 +77,7 @@ CPU = Cpu()
 def support_cpu(_: str) -> None:
     """Let the operator run here."""
     torch.set_num_threads(1)
-    for each in (CONVOLUTION, NORM, CONCAT):
+    for each in (CONVOLUTION, *OPERATORS.values()):
         each.support("cpu", CPU)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime.torch_convert import convert
-from autotune.autotune_runtime.torch_norm import NORM, TunedNorm
+from autotune.autotune_runtime.torch_plain import Norm
 from autotune.autotune_runtime.torch_swap import Row
 from autotune.autotune_runtime.torch_untuned import disagreements
 from tests.torch_networks import ALWAYS, difference, seeded
@@ -128,7 +128,7 @@ def disagreeing(library: str) -> tuple[list[str], float]:
     made(images("decoder", 2))  # prepares the weights
     for each in (network, made):
         each.get_submodule("norm2").weight.data.mul_(2)
-    names = {part: name for name, part in made.named_modules() if isinstance(part, TunedNorm)}
+    names = {part: name for name, part in made.named_modules() if isinstance(part, Norm)}
     wrong = disagreements(made, (images("decoder", 2),), dict.fromkeys(names, 1.0))
     for part in wrong:
         part.leave_to_pytorch()
@@ -139,7 +139,7 @@ def operator(library: str) -> tuple[str, float, tuple[int, ...]]:
     """torch.ops' schema of the operator, the difference of a call, and the shape on tensors without data."""
     from autotune.autotune_runtime import load
 
-    norm = NORM.of(load(library))
+    norm = Norm.operator.of(load(library))
     x, weight, bias = torch.randn(3, 36, 8) + 3, torch.randn(8), torch.randn(8)
     words = {"groups": 2, "eps_e12": 10**6, "epilogue": "weight_bias_silu"}
     expected = functional.silu(functional.group_norm(x.movedim(2, 1), 2, weight, bias, 1e-6)).movedim(1, 2)
@@ -148,7 +148,7 @@ def operator(library: str) -> tuple[str, float, tuple[int, ...]]:
     with fake:
         made = norm(*(fake.from_tensor(each) for each in (x, weight, bias)), **words)
     assert isinstance(made, Tensor)
-    return str(NORM.operator._schema), error, tuple(made.shape)
+    return str(Norm.operator.operator._schema), error, tuple(made.shape)
 
 
 def untuned(_: str, cache: str) -> tuple[tuple[Row, ...], str, float]:

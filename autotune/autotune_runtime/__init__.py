@@ -84,14 +84,11 @@ def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
 
 @functools.cache
 def _operator() -> Callable[[Library], Callable[..., object]]:
-    if INTERFACE.name == "norm":
-        from .torch_norm import NORM
+    if len(INTERFACES) > 1:
+        from .torch_plain import OPERATORS
 
-        return NORM.of
-    if INTERFACE.name == "concat":
-        from .torch_concat import CONCAT
-
-        return CONCAT.of
+        if INTERFACE.name in OPERATORS:
+            return OPERATORS[INTERFACE.name].of
     from .torch_operator import Operator
 
     return Operator(INTERFACE, INTERFACE.name).of

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .aten_calls import CASTS, DROPOUTS, NORMS, UNKNOWN, Call, TensorType
-from .concats import Concat, concat
-from .convolution import DTYPES, Geometry, Shape, product
+from .concats import ConcatProblem, concat
+from .convolution import DTYPES, Geometry, Problem, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
-from .fusion import Convolution, Graph, MatrixProduct, Operator, convolution, matrix_product
-from .norms import Norm, norm
+from .fusion import Graph, LayerProblem, MatrixProduct, Operator, convolution, matrix_product
+from .layers import Layer
+from .norms import NormProblem, norm
+from .pools import GateProblem, MaxPoolProblem, MeanProblem, images_layer
 
 _UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
@@ -78,7 +80,7 @@ class _Reader:
 
     def _operators(self, call: Call) -> Iterator[Operator]:
         for label in call.inner:
-            yield Operator((), (), convolution=Convolution(label, None, call.why_not, None))
+            yield Operator((), (), layer=Layer("convolution", label, None, call.why_not, None))
         if not call.writes:
             return  # reads a size, or asserts something
         if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
@@ -106,27 +108,28 @@ class _Reader:
     def _operator(self, call: Call, reads: tuple[str, ...], constants: tuple[str, ...]) -> Operator:
         if call.is_convolution:
             found = self._convolution(call)
-            return Operator(reads, call.writes, "convolution", None, constants, convolution=found)
+            return Operator(reads, call.writes, "convolution", None, constants, layer=found)
         if (made := self._product(call)) is not None:
             return Operator(reads, call.writes, constants=constants, product=made)
         if call.name in _OWN_STATISTICS:
-            return Operator(reads, call.writes, constants=constants, norm=self._norm(call))
+            return Operator(reads, call.writes, constants=constants, layer=self._norm(call))
         if call.name == "div" and (parts := self._parts_of_norm(call)) is not None:
             *inside, x = parts
-            return Operator(reads, call.writes, norm=self._written_out(call, x), inside=tuple(inside), source=x)
+            return Operator(reads, call.writes, layer=self._written_out(call, x), inside=tuple(inside), source=x)
         if call.name in BINARY and call.limit("alpha") in (None, 1) and "rounding_mode" not in call.arguments:
             other = "exponent" if call.name == "pow" else "other"
             operands = (self._operand(call, "self"), self._operand(call, other))
-            return binary(BINARY[call.name], operands, call.writes[0], self._shape(call.writes[0]), constants)
+            shape = self._shape(call.writes[0])
+            return self._gated(call, binary(BINARY[call.name], operands, call.writes[0], shape, constants))
         if call.name in _COPIES or (call.name in DROPOUTS and not call.trains):
             return Operator(reads, call.writes, "copy", lambda x: x)
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
             return Operator(reads, call.writes, "affine", None, constants)
         if (kind := self._moved(call)) is not None:
             joined = self._concat(call) if kind[0] == "joining" else None
-            return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1], concat=joined)
+            return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1], layer=joined)
         function = elementwise(call) if len(call.tensors) == 1 else None
-        return Operator(reads, call.writes, function=function, constants=constants)
+        return Operator(reads, call.writes, function=function, constants=constants, layer=self._pool(call))
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
         """The kind and the amounts of an operator that moves, repeats or casts pixels; None if it is another one."""
@@ -152,7 +155,7 @@ class _Reader:
             return ("upsampling", ()) if twice and {*scales} <= {2.0, None} else None
         return None
 
-    def _concat(self, call: Call) -> Concat | None:
+    def _concat(self, call: Call) -> Layer[ConcatProblem] | None:
         """The concatenation of channels-last images along their channels that a call is; None if it is another one."""
         given = [self._type(name) for name in call.tensors]
         stored = self._network.layout == "nhwc" or all("nhwc" in each.layouts for each in given)
@@ -160,6 +163,51 @@ class _Reader:
         if not stored or not one_dtype or call.number("dim", 0) not in (1, 1 - len(given[0].shape)):
             return None
         return concat(call.writes[0], [each.shape for each in given], given[0].dtype)
+
+    def _gated(self, call: Call, operator: Operator) -> Operator:
+        """The product of channels-last images and a factor for each image and channel as a layer that reads the images
+        first; another operator as it is.
+        """
+        if call.name != "mul" or call.in_place or len(operator.reads) != 2:
+            return operator
+        made = self._shape(call.writes[0])
+        reads = sorted(operator.reads, key=lambda name: self._shape(name) != made)
+        x = self._images(reads[0])
+        if x is None or self._shape(reads[1]) != (*x[:2], *(1,) * (len(x) - 2)) or math.prod(x[2:]) == 1:
+            return operator
+        dtype = self._type(reads[0]).dtype
+        if self._type(reads[1]).dtype != dtype:
+            return operator
+        layer = images_layer("gate", call.writes[0], GateProblem(x=x, dtype=dtype), math.prod(x))
+        return replace(operator, reads=tuple(reads), layer=layer)
+
+    def _pool(self, call: Call) -> Layer[LayerProblem] | None:
+        """The pool of channels-last images that a call is; None if it is another operator."""
+        x = self._images(call.tensor("self"))
+        if x is None:
+            return None
+        label, dtype, made = call.path or call.writes[0], self._type(call.tensor("self")).dtype, call.writes[0]
+        if self._type(made).dtype != dtype:
+            return None
+        averages = call.name == "mean" and {at % len(x) for at in call.whole("dim", 0, 0)} == {*range(2, len(x))}
+        if averages or (call.name.startswith("adaptive_avg_pool") and {*self._shape(made)[2:]} == {1}):
+            mean = MeanProblem(x=x, dtype=dtype, keeps_axes=len(self._shape(made)) == len(x))
+            return images_layer("mean", label, mean, math.prod(x))
+        if call.name != "max_pool2d" or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1}:
+            return None
+        rows, columns = call.whole("kernel_size", 2, 1)
+        pads, strides = call.whole("padding", 2, 0), call.whole("stride", 0, 0) or (rows, columns)
+        (before, left), (down, right) = pads, strides * 2 if len(strides) == 1 else strides
+        pool = MaxPoolProblem(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
+        fits = pool.y == self._shape(made)  # unless its last windows are cut off (`ceil_mode`)
+        return images_layer("max pool", label, pool, math.prod(pool.y) * rows * columns) if fits else None
+
+    def _images(self, name: str) -> tuple[int, ...] | None:
+        """The shape [N, C, ...] of channels-last images; None if a tensor is not such, or its sizes are unknown."""
+        kind = self._type(name)
+        known = tuple(size for size in kind.shape if size is not None)
+        stored = self._network.layout == "nhwc" or "nhwc" in kind.layouts
+        return known if stored and len(known) == len(kind.shape) > 3 else None
 
     def _shape(self, name: str) -> Shape:
         return self._type(name).shape
@@ -180,7 +228,7 @@ class _Reader:
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 
-    def _convolution(self, call: Call) -> Convolution:
+    def _convolution(self, call: Call) -> Layer[Problem]:
         x, w, y = (self._shape(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
         axes = max(len(w) - 2, 0)
         dilation = call.whole("dilation", axes, 1)
@@ -209,7 +257,7 @@ class _Reader:
             return "nhwc"
         return self._either if filters == {"nchw", "nhwc"} else "nchw"
 
-    def _norm(self, call: Call) -> Norm:
+    def _norm(self, call: Call) -> Layer[NormProblem]:
         x, given = call.tensor("input"), [call.tensor("weight"), call.tensor("bias")]
         kind, grouped = self._type(x), call.name == "group_norm"
         rows = call.whole("normalized_shape", 1, 1)
@@ -258,7 +306,7 @@ class _Reader:
             return (*parts, cast.tensor("self")) if length == x else None
         return (*parts, x) if length == x else None
 
-    def _written_out(self, call: Call, x: str) -> Norm:
+    def _written_out(self, call: Call, x: str) -> Layer[NormProblem]:
         """The RMS norm of each pixel's channels that such a quotient is, but for a factor of sqrt(C)."""
         kind = self._type(x)
         last = (self._network.layout or self._either) == "nhwc"

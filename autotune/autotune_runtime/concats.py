@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .convolution import DTYPES, Shape, sizes
+from .layers import Layer
 
 MOST_TENSORS = 8
 """Maximum number of tensors that a kernel concatenates."""
@@ -40,6 +41,11 @@ class ConcatProblem:
         return tuple((self.x[0], each, *self.x[2:]) for each in self.channels)
 
     @property
+    def y(self) -> tuple[int, ...]:
+        """The shape of its result."""
+        return self.x
+
+    @property
     def arguments(self) -> dict[str, int | str]:
         """The operation's words but the dtype; the shapes determine all sizes."""
         return {"epilogue": self.epilogue}
@@ -66,21 +72,7 @@ class ConcatProblem:
         return sizes(self.x), "+".join(map(str, self.channels))
 
 
-@dataclass(frozen=True, slots=True)
-class Concat:
-    """A concatenation along the channels."""
-
-    label: str
-    """a name for people, such as cat_3"""
-    problem: ConcatProblem | None
-    """the concatenation; None if no kernel computes it"""
-    why_not: str
-    """why `problem` is None"""
-    flops: int | None
-    """as the operation counts them"""
-
-
-def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Concat | None:
+def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Layer[ConcatProblem] | None:
     """A concatenation of images [N, C, ...] as a problem, or why no kernel computes it; None if sizes are unknown."""
     known = [tuple(size for size in shape if size is not None) for shape in tensors]
     if any(len(one) < max(len(other), 3) for one, other in zip(known, tensors, strict=True)):
@@ -90,4 +82,6 @@ def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Concat | None:
     why_not = "" if dtype in DTYPES else f"computes in {dtype}"
     if len(channels) > MOST_TENSORS:
         why_not = f"concatenates {len(channels)} tensors, of at most {MOST_TENSORS}"
-    return Concat(label, None if why_not else ConcatProblem(x, channels, dtype), why_not, 2 * math.prod(x))
+    return Layer(
+        "concatenation", label, None if why_not else ConcatProblem(x, channels, dtype), why_not, 2 * math.prod(x)
+    )

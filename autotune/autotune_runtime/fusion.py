@@ -1,4 +1,4 @@
-"""A network as a small graph, and what the kernel of each convolution, norm or concatenation computes besides it.
+"""A network as a small graph, and what the kernel of each of its layers computes besides it.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
 matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
@@ -13,11 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
-from .concats import Concat, ConcatProblem
+from .concats import ConcatProblem
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
-from .norms import Norm, NormProblem
+from .layers import Layer
+from .norms import NormProblem
+from .pools import GateProblem, ImagesProblem, MaxPoolProblem, MeanProblem
 
-LayerProblem: TypeAlias = Problem | NormProblem | ConcatProblem
+PlainProblem: TypeAlias = NormProblem | ConcatProblem | MaxPoolProblem | MeanProblem | GateProblem
+"""What a kernel may compute besides convolutions."""
+LayerProblem: TypeAlias = Problem | PlainProblem
 """What a kernel may compute of a network in inference."""
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
@@ -26,20 +30,6 @@ MOST_OPERATORS = 16
 """Maximum number of operators of an activation; GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """A convolution of any kind."""
-
-    label: str
-    """a name for people, such as layer1.0.conv1"""
-    problem: Problem | None
-    """the convolution and its bias; None if no kernel computes it"""
-    why_not: str
-    """why `problem` is None"""
-    flops: int | None
-    """a multiply-add counted as two; None if its sizes are unknown"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +47,6 @@ class MatrixProduct:
     """why `sizes` is empty"""
 
 
-Layer: TypeAlias = Convolution | Norm | Concat
-
-
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a network. Computations on the network's own tensors alone are not operators."""
@@ -75,21 +62,15 @@ class Operator:
     """elementwise function; None if there is none, or if it is unknown"""
     constants: tuple[str, ...] = ()
     """the network's own tensors that it reads, such as filters"""
-    convolution: Convolution | None = None
+    layer: Layer[LayerProblem] | None = None
+    """the convolution, norm, concatenation, pool or gate that it is"""
     product: MatrixProduct | None = None
-    norm: Norm | None = None
-    concat: Concat | None = None
     inside: tuple[str, ...] = ()
     """of a norm that is written out: the tensors from which it is computed"""
     source: str = ""
     """the input of such a norm"""
     amounts: tuple[int, ...] = ()
     """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and all sizes there"""
-
-    @property
-    def layer(self) -> Layer | None:
-        """The convolution, norm or concatenation that it is."""
-        return self.convolution or self.norm or self.concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +128,7 @@ class Fused:
     """A layer and the operators around it that its kernel computes; positions in the graph, in order."""
 
     at: int
-    layer: Layer
+    layer: Layer[LayerProblem]
     folded: tuple[int, ...] = ()
     """scales and shifts, and copies before them, which are folded into filters and bias, or weight and bias"""
     addition: int | None = None
@@ -170,6 +151,8 @@ class Fused:
             return ()
         if isinstance(problem, NormProblem):
             return tuple(replace(problem, epilogue=name) for name in problem.epilogues(self.activation))
+        if isinstance(problem, ImagesProblem):
+            return (problem,)
         if isinstance(problem, ConcatProblem):
             words = dict.fromkeys(("_".join(filter(None, ("weight_bias", self.activation))), "weight_bias"))
             return tuple(replace(problem, epilogue=name) for name in (words if self.folded else ("none",)))
@@ -197,7 +180,7 @@ def fuse(
     for at in reversed(range(len(graph.operators))):
         layer = graph.operators[at].layer
         if layer is not None and layer.problem is not None:
-            adds = residuals and isinstance(layer, Convolution)
+            adds = residuals and isinstance(layer.problem, Problem)
             fused = _fused(graph, at, layer, taken, may_add if adds else _never)
             if fused is not None:
                 found.append(fused)
@@ -209,12 +192,12 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 
 
 def _fused(
-    graph: Graph, at: int, layer: Layer, taken: set[int], may_add: Callable[[int, str, int], bool]
+    graph: Graph, at: int, layer: Layer[LayerProblem], taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused | None:
     """The kernel's part of a layer; the addition that it takes is recorded. None if a part of a norm is read, too."""
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
-    foldable = once and (isinstance(layer, (Convolution, Concat)) or bool(operator.inside))
+    foldable = once and (isinstance(layer.problem, (Problem, ConcatProblem)) or bool(operator.inside))
     tensor = operator.writes[0]
     folded: tuple[int, ...] = ()
     before_sum: tuple[int, ...] = ()
@@ -237,7 +220,7 @@ def _fused(
         tensor = graph.operators[reader].writes[0]
     word, parts = found
     front = None
-    if isinstance(layer, Convolution) and layer.problem is not None:
+    if isinstance(layer.problem, Problem):
         front = _front(graph, at, layer.problem)
     elif operator.inside and layer.problem is not None:
         if graph.dtypes.get(tensor) != layer.problem.dtype or not _only_for(graph, at):
@@ -368,11 +351,11 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
     return all(abs(one - other) <= _CLOSE * (1 + abs(one)) for one, other in zip(known, made, strict=True))
 
 
-def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "") -> Convolution:
+def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "") -> Layer[Problem]:
     """A convolution as a problem, or why no kernel computes it."""
     why_not = why_not or geometry.why_not
     problem = None if why_not else Problem(geometry, "bias" if bias else "none")
-    return Convolution(label, problem, why_not, geometry.flops)
+    return Layer("convolution", label, problem, why_not, geometry.flops)
 
 
 def matrix_product(

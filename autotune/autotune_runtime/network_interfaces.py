@@ -118,4 +118,38 @@ CONCAT_INTERFACE = Interface(
         *_TENSORS[1:],
     ),
 )
-NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, NORM_INTERFACE, CONCAT_INTERFACE)
+_IMAGES = InterfaceArray("x", "in", {"": ("n", "pixels", "c")}, _STORED, optional=False)
+_OF_IMAGES = tuple(InterfaceSize(name, None) for name in ("n", "pixels", "c"))
+_OF_CHANNELS = {"": ("n", "c")}
+MEAN_INTERFACE = Interface(
+    "pixel_mean",
+    ("n",),
+    _OF_IMAGES,
+    {"dtype": tuple(_STORED)},
+    (_IMAGES, InterfaceArray("y", "out", _OF_CHANNELS, _STORED, optional=False)),
+)
+GATE_INTERFACE = Interface(
+    "gate",
+    ("n",),
+    _OF_IMAGES,
+    {"dtype": tuple(_STORED)},
+    (
+        _IMAGES,
+        InterfaceArray("gate", "in", _OF_CHANNELS, _STORED, optional=False),
+        InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
+    ),
+)
+MAX_POOL_INTERFACE = Interface(
+    "max_pool2d",
+    ("n",),
+    tuple(
+        InterfaceSize(name, default)
+        for names, default in (("n c h w r s", None), ("stride_h stride_w", 1), ("pad_h pad_w", 0))
+        for name in names.split()
+    ),
+    {"dtype": tuple(_STORED), "layout": ("nchw", "nhwc")},
+    (_array("x", "in", "n", "c", "hw"), _array("y", "out", "n", "c", "pq")),
+)
+PLAIN_INTERFACES = (NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, GATE_INTERFACE)
+"""Operations without filters."""
+NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, *PLAIN_INTERFACES)

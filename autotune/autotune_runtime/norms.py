@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .convolution import DTYPES, Shape, sizes
+from .layers import Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,16 @@ class NormProblem:
     def operation(self) -> str:
         """The operation that computes it."""
         return "norm"
+
+    @property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of its tensors."""
+        return (self.x,)
+
+    @property
+    def y(self) -> tuple[int, ...]:
+        """The shape of its result."""
+        return self.x
 
     @property
     def layout(self) -> str:
@@ -74,20 +85,6 @@ class NormProblem:
         return (self.terms,) if alone else (f"{self.terms}_{activation}", self.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """A norm whose statistics are those of its input."""
-
-    label: str
-    """a name for people, such as blocks.0.norm1"""
-    problem: NormProblem | None
-    """the norm and its weights; None if no kernel computes it"""
-    why_not: str
-    """why `problem` is None"""
-    flops: int | None
-    """as the operation counts them; None if a size is unknown"""
-
-
 def norm(
     label: str,
     x: Shape,
@@ -100,7 +97,7 @@ def norm(
     second: bool = False,
     terms: str,
     why_not: str = "",
-) -> Norm:
+) -> Layer[NormProblem]:
     """A norm of x as a problem, or why no kernel computes it.
 
     Without `groups`, each row of `channels` elements has its statistics, which lies along the last axis, or along the
@@ -108,14 +105,14 @@ def norm(
     """
     known = tuple(size for size in x if size is not None)
     if len(known) < len(x) or not known:
-        return Norm(label, None, "its sizes are not known", None)
+        return Layer("norm", label, None, "its sizes are not known", None)
     flops = 8 * math.prod(known)
     if not why_not and dtype not in DTYPES:
         why_not = f"computes in {dtype}"
     if why_not or eps is None:
-        return Norm(label, None, why_not or "its eps depends on the version of PyTorch; give it one", flops)
+        return Layer("norm", label, None, why_not or "its eps depends on the version of PyTorch; give it one", flops)
     eps_e12 = round(eps * 1e12)
     if abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
-        return Norm(label, None, f"its eps {eps:g} is not a multiple of 1e-12", flops)
+        return Layer("norm", label, None, f"its eps {eps:g} is not a multiple of 1e-12", flops)
     kind = "rms" if rms else "standard"
-    return Norm(label, NormProblem(known, channels, groups, eps_e12, dtype, kind, terms, second), "", flops)
+    return Layer("norm", label, NormProblem(known, channels, groups, eps_e12, dtype, kind, terms, second), "", flops)

@@ -19,14 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from .activations import BY_WORD
-from .concats import ConcatProblem
 from .convolution import Problem
 from .fusion import LayerProblem
-from .norms import NormProblem
+from .layers import KINDS
 from .torch_call import LAST, STORED
-from .torch_concat import Concat
 from .torch_convolution import Convolution, activated
-from .torch_norm import Norm
+from .torch_plain import Plain
 from .torch_runtime import Runtime
 
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
@@ -87,8 +85,8 @@ class Arrays:
 
     x: Tensor
     joined: tuple[Tensor, ...]
-    """the other tensors of a concatenation"""
-    layer: Convolution | Norm | Concat
+    """the other tensors of a concatenation or a gate"""
+    layer: Convolution | Plain
     tuned: nn.Module
     z: Tensor
     cache: Tensor | None
@@ -99,7 +97,7 @@ Inputs = TypeVar("Inputs")
 
 
 def race(
-    work: Work, layer: Convolution | Norm | Concat, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
+    work: Work, layer: Convolution | Plain, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
     """Time a library's kernel and what PyTorch would run in its place; None if the kernel disagrees with PyTorch."""
     device = layer.device
@@ -147,21 +145,20 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 def _rivals(work: Work) -> dict[str, Pass]:
     """PyTorch's ways to do the work in a network that runs as it is, or that is compiled, by name."""
     of = work.kernel
-    name = {NormProblem: "norm", ConcatProblem: "concatenation"}.get(type(of), "convolution")
-    found: dict[str, Pass] = {f"PyTorch's{work.words or f' {name}'}": partial(_separate, work)}
+    found: dict[str, Pass] = {f"PyTorch's{work.words or f' {KINDS[of.operation]}'}": partial(_separate, work)}
     if work.compiled and isinstance(of, Problem) and (work.residual or work.activation):
         found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
     return found
 
 
-def _arrays(work: Work, layer: Convolution | Norm | Concat, library: str | Path | None = None) -> Arrays:
+def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None = None) -> Arrays:
     """Random images, and a copy of the layer, all in the problem's layout; without a library none runs a kernel."""
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
     own = copy.deepcopy(layer)
     if isinstance(own, Convolution):
         own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
-    shapes = of.inputs if isinstance(of, ConcatProblem) else (of.x,)
+    shapes = (of.x,) if isinstance(of, Problem) else of.inputs
     options = {"dtype": STORED[of.dtype], "device": layer.device, "memory_format": memory_format}
     x, *joined = (torch.empty(shape, **options).normal_() for shape in shapes)
     z, cache = torch.empty(0), None
@@ -173,7 +170,7 @@ def _arrays(work: Work, layer: Convolution | Norm | Concat, library: str | Path 
 
 
 def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None, joined: Sequence[Tensor] = ()) -> Tensor:
-    """The layer's output for images, with the frames before them or the tensors that are joined to them."""
+    """The layer's output for images, with the frames before them or the layer's other tensors."""
     y: Tensor = layer(x, *joined) if cache is None else layer(x, cache)
     return y
 

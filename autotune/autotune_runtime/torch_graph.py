@@ -95,7 +95,7 @@ def arguments_of(node: fx.Node) -> dict[str, object]:
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
-def joined_by(cat: fx.Node) -> list[fx.Node]:
+def _joined_by(cat: fx.Node) -> list[fx.Node]:
     """The tensors of a concatenation."""
     given = arguments_of(cat)["tensors"]
     return [each for each in given if isinstance(each, fx.Node)] if isinstance(given, (list, tuple)) else []
@@ -155,7 +155,7 @@ def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
     """
     parts: dict[tuple[fx.Node, ...], tuple[fx.Node, fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
-        tensors = joined_by(node)
+        tensors = _joined_by(node)
         if len(tensors) <= MOST_TENSORS or node.args[1:] != (1,):
             continue
         while len(tensors) > MOST_TENSORS:

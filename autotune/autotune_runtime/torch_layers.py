@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from . import concats, fusion, norms
+from . import layers
 from .aten_calls import CASTS
 from .concats import ConcatProblem
 from .convolution import Problem
@@ -17,24 +17,22 @@ from .fusion import Front, Fused, LayerProblem, fuse
 from .norms import NormProblem
 from .torch_call import STORED
 from .torch_capture import Part, capture
-from .torch_concat import Concat
 from .torch_convolution import Convolution, UpsampledConvolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
-from .torch_graph import arguments_of, attribute, joined_by, read
-from .torch_norm import Norm
+from .torch_graph import arguments_of, attribute, read
+from .torch_plain import MODULES, Plain
 
-_KINDS = {fusion.Convolution: "convolution", norms.Norm: "norm", concats.Concat: "concatenation"}
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution, norm or concatenation in a network that was run once."""
+    """A convolution, norm, concatenation, pool or gate in a network that was run once."""
 
     name: str
     """name of its weights in the model, such as layer1.0.conv1"""
-    module: Convolution | Norm | Concat | None
+    module: Convolution | Plain | None
     """the layer with the parameters that it has now; None if no kernel can compute it"""
     problem: LayerProblem | None
     """the layer without what follows it; None if no kernel can compute it"""
@@ -44,7 +42,7 @@ class Layer:
     """the operators that its kernel can fuse"""
     node: fx.Node
     kind: str
-    """convolution, norm or concatenation"""
+    """its kind in the graph, such as convolution"""
     otherwise: Layer | None = None
     """the layer without the operators in front of it"""
 
@@ -134,8 +132,8 @@ class LayerGraph:
             gone = [*self._nodes(fused.front.operators), *gone]
             first, *cache = map(self._made, fused.front.reads)
             given = [first]
-        elif isinstance(problem, ConcatProblem):
-            given = joined_by(layer.node)
+        elif fused is not None and not isinstance(problem, Problem):
+            given = [self._made(name) for name in self._read.graph.operators[fused.at].reads]
         else:
             given = [arguments_of(layer.node)["input"]]
         if fused is not None and fused.addition is not None and problem.has_residual:
@@ -172,12 +170,12 @@ class LayerGraph:
         return network
 
     def _may_add(self, at: int, tensor: str, by: int) -> bool:
-        found = self._read.graph.operators[at].convolution
+        found = self._read.graph.operators[at].layer
         conv, addition = self._read.nodes[at], self._read.nodes[by]
         z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
         if found is None or found.problem is None or z is None:
             return False
-        return self._read.seen.may_add(conv, z, addition, found.problem.geometry.layout)
+        return self._read.seen.may_add(conv, z, addition, found.problem.layout)
 
     def _made(self, name: str) -> fx.Node:
         """The node that makes a tensor of the captured graph now."""
@@ -191,11 +189,11 @@ class LayerGraph:
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
-    def _layer(self, at: int, found: fusion.Layer, fused: Fused | None) -> Layer:
+    def _layer(self, at: int, found: layers.Layer[LayerProblem], fused: Fused | None) -> Layer:
         node, problem = self._read.nodes[at], found.problem
         name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
-        layer = Layer(name, None, None, why_not, None, node, _KINDS[type(found)])
+        layer = Layer(name, None, None, why_not, None, node, found.kind)
         if fused is None or problem is None or why_not:
             return layer
         if isinstance(problem, Problem):
@@ -204,14 +202,11 @@ class LayerGraph:
             return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
-        computed = fused.front is not None or bool(fused.folded)
-        weights = self._factors(node, problem, fused) if computed else self._weights(node)
+        weights = self._weights(node)
+        if isinstance(problem, (NormProblem, ConcatProblem)) and (fused.front is not None or fused.folded):
+            weights = self._factors(node, problem, fused)
         weight, bias = (None if each is None else _parameter(each.flatten()) for each in weights)
-        device, module = self._read.seen.tensors[node].kind.device, None
-        if isinstance(problem, NormProblem):
-            module = Norm(problem, weight, bias, device)
-        else:
-            module = Concat(problem, weight, bias, device)
+        module = MODULES[type(problem)](problem, weight, bias, self._read.seen.tensors[node].kind.device)
         return replace(layer, module=module, problem=problem, fused=fused)
 
     def _with_front(self, layer: Layer, conv: Convolution, fused: Fused, front: Front) -> Layer:

@@ -103,7 +103,7 @@ class Operator:
         `instead` computes the problems that have no kernel, if a call allows that. Unless it `prepares` weights, they
         are read in each pass, and may change from pass to pass.
         """
-        self._interface, self._operation, self._instead = interface, name, instead
+        self.interface, self._operation, self._instead = interface, name, instead
         arrays = given_arrays(interface)
         prepared = WEIGHTS if prepares else ()
         self._launched_at = [at for at, array in enumerate(arrays) if array.role not in prepared]
@@ -145,8 +145,8 @@ class Operator:
 
     def of(self, library: Library) -> Callable[..., object]:
         """A function of tensors, and of sizes and words by name, that a library computes."""
-        names, path = [array.name for array in given_arrays(self._interface)], str(library.path)
-        scalars = [array.name for array in scalars_of(self._interface)]
+        names, path = [array.name for array in given_arrays(self.interface)], str(library.path)
+        scalars = [array.name for array in scalars_of(self.interface)]
 
         def call(*tensors: Tensor | None, **named: Tensor | float | str | None) -> object:
             given: dict[str, object] = dict(zip(names, tensors, strict=False))
@@ -359,14 +359,14 @@ class Operator:
     ) -> object:
         """A pass on the current device whose prepared weights are not kept."""
         device, given = _device(launched), self._named(launched, weights)
-        arrays = {array.name: array for array in self._interface.arrays}
+        arrays = {array.name: array for array in self.interface.arrays}
         tensors = {
             name: _launchable(arrays[name], tensor, call.memory_format(tensor.shape)) for name, tensor in given.items()
         }
         made, size_bytes = call.made(given, device), call.library.workspace_bytes(problem)
         workspace = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         addresses: dict[str, Number] = {name: tensor.data_ptr() for name, tensor in {**tensors, **made}.items()}
-        addresses |= {array.name: number for array, number in zip(scalars_of(self._interface), numbers, strict=True)}
+        addresses |= {array.name: number for array, number in zip(scalars_of(self.interface), numbers, strict=True)}
         call.library.forward(problem, addresses, workspace.data_ptr(), size_bytes, runtime.stream(device))
         return self._returned(made)
 

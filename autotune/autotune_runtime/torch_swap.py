@@ -19,23 +19,21 @@ from .declared import INTERFACES
 from .fusion import LayerProblem
 from .interface import Library, LibraryError, find_libraries
 from .torch_benchmark import THOROUGH, Effort, Times, Work, race
-from .torch_concat import Concat, TunedConcat
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import Inference, Layer
-from .torch_norm import Norm, TunedNorm
+from .torch_plain import Plain
 from .torch_runtime import Runtime
 
 NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
-_KINDS = ("convolution", "norm", "concatenation")
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's operator stays
 
-Tuned: TypeAlias = TunedConvolution | TunedNorm | TunedConcat
+Tuned: TypeAlias = TunedConvolution | Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result for a convolution, norm or concatenation."""
+    """The result for a layer."""
 
     layer: str
     """its path in the network"""
@@ -52,7 +50,7 @@ class Row:
     origin: str = ""
     """where the kernel of an untuned network comes from: recorded results or the cost model"""
     kind: str = "convolution"
-    """convolution, norm or concatenation"""
+    """convolution, norm, concatenation, max pool, mean or gate"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -96,7 +94,7 @@ class Report:
         parts = ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in fused.items())
         kinds = Counter(row.kind for row in self.rows)
         swapped = Counter(row.kind for row in self.rows if row.swapped)
-        counts = [f"{swapped[kind]} of {kinds[kind]} {kind}s" for kind in _KINDS if kinds[kind] or kind == _KINDS[0]]
+        counts = [f"{swapped[kind]} of {kinds[kind]} {kind}s" for kind in dict.fromkeys(("convolution", *kinds))]
         *first, last = counts
         last = " and ".join(filter(None, (", ".join(first), last))) + " run tuned kernels"
         sources = Counter(row.source for row in self.rows if row.swapped and row.origin)
@@ -222,7 +220,7 @@ class _Judge:
         return rows[0]
 
     def _raced(
-        self, layer: Layer, module: Convolution | Norm | Concat, problem: LayerProblem, kernel: str, runtime: Runtime
+        self, layer: Layer, module: Convolution | Plain, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
         work = Work(problem, layer.residual, layer.activation, self._compiled)

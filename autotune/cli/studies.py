@@ -103,7 +103,7 @@ LARGEST = 2**31 - 1
 )
 @click.option(
     "--op",
-    type=click.Choice(["conv2d", "gemm", "norm", "concat"]),
+    type=click.Choice(["conv2d", "gemm", "norm", "concat", "max_pool2d", "pixel_mean", "gate"]),
     default="conv2d",
     help="The operation to import. Default: conv2d.",
 )
@@ -132,7 +132,8 @@ def import_model(
     """Write the study that tunes a network.
 
     The study contains the network's convolutions; with --op gemm, its matrix products; with --op norm, its layer, group
-    and RMS norms; with --op concat, its concatenations of channels-last images along the channels.
+    and RMS norms. The other operations are those of channels-last images: concatenations along the channels, max pools,
+    means over all pixels, and products with a factor for each image and channel.
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.

@@ -1,28 +1,29 @@
-"""A network's convolutions, matrix products, norms or concatenations, with what follows them as an epilogue."""
+"""A network's layers of one operation, such as its convolutions, with what follows them as an epilogue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.autotune_runtime.concats import Concat
+from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.autotune_runtime.fusion import (
-    Convolution,
     Graph,
-    Layer,
     LayerProblem,
     MatrixProduct,
     Operator,
     fuse,
     product_epilogue,
 )
-from autotune.autotune_runtime.fusion import Fused as Epilogue
-from autotune.autotune_runtime.norms import Norm
+from autotune.autotune_runtime.layers import KINDS, Layer
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 
-OPERATIONS = {"conv2d": "convolutions", "gemm": "matrix products", "norm": "norms", "concat": "concatenations"}
+OPERATIONS = {
+    "conv2d": "convolutions",
+    "gemm": "matrix products",
+    **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "pixel_mean", "gate")},
+}
 """The operation of a study to the operators that it covers in a network."""
 
 
@@ -71,9 +72,9 @@ class Findings:
 
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
-    """Every convolution of a network, or every product of matrices, norm by statistics of its input, or concatenation.
+    """Every layer of an operation in a network; of convolutions and matrix products, also those of the other one.
 
-    Without `residuals` no convolution takes an addition. Norms and concatenations are so few FLOPs that they are
+    Without `residuals` no convolution takes an addition. The layers of other operations are so few FLOPs that they are
     compared only with their like.
     """
     checked = replace(network, operators=tuple(map(_checked, network.operators)))
@@ -84,7 +85,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
         layer: Fused | Unsupported | None = None
         if operator.product is not None and op in ("conv2d", "gemm"):
             layer = _product(checked, at, operator.product, op)
-        elif operator.layer is not None and isinstance(operator.layer, _LAYERS[op]):
+        elif operator.layer is not None and operator.layer.kind == KINDS.get(op, "convolution"):
             layer = _layer(operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)
@@ -94,7 +95,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _layer(layer: Layer, fused: Epilogue | None, op: str) -> Fused | Unsupported:
+def _layer(layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported:
     label = plain(layer.label)
     if op == "gemm":
         return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
@@ -117,8 +118,6 @@ def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused 
         return Unsupported(label, plain(str(error), 1000), product.flops)
 
 
-_LAYERS = {"conv2d": Convolution, "gemm": Convolution, "norm": Norm, "concat": Concat}
-"""The layers that are listed with an operation, also if they are another one's."""
 _OTHER = "{}, which --op {} imports"
 
 
@@ -130,11 +129,7 @@ def _checked(operator: Operator) -> Operator:
     try:
         _problem(layer.problem)
     except StudyError as error:
-        if isinstance(layer, Norm):
-            return replace(operator, norm=replace(layer, problem=None, why_not=str(error)))
-        if isinstance(layer, Concat):
-            return replace(operator, concat=replace(layer, problem=None, why_not=str(error)))
-        return replace(operator, convolution=replace(layer, problem=None, why_not=str(error)))
+        return replace(operator, layer=replace(layer, problem=None, why_not=str(error)))
     return operator
 
 

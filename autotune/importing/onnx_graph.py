@@ -32,9 +32,11 @@ _SAME = (
 _NAMES = {each: each.lower() for each in _SAME} | {
     "BatchNormalization": "batch_norm",
     "Clip": "clamp",
+    "GlobalAveragePool": "adaptive_avg_pool2d",
     "Identity": "alias",
     "LeakyRelu": "leaky_relu",
     "Max": "maximum",
+    "MaxPool": "max_pool2d",
     "Min": "minimum",
     "Sum": "add",
     "Swish": "silu",
@@ -175,6 +177,13 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
             given = {"negative_slope": node.number("alpha", 0.01)}
         case "hardsigmoid" if abs(node.number("alpha", 0.2) - 1 / 6) > _CLOSE or node.number("beta", 0.5) != 0.5:
             name = ""
+        case "max_pool2d":
+            given = {"kernel_size": node.whole("kernel_shape", ()), "stride": node.whole("strides", (1,))}
+            given |= {"dilation": node.whole("dilations", (1,))}
+            before, after = _padding(node, (), (None,) * (2 + len(node.whole("kernel_shape", ()))), (), ())
+            given |= {"padding": before}
+            if before != after or node.word("auto_pad", "NOTSET") != "NOTSET":
+                name = ""
         case "silu" if node.number("alpha", 1) != 1:
             name = ""
         case _ if name in BINARY and len(node.proto.input) != 2:

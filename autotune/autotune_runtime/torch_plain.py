@@ -1,0 +1,306 @@
+"""Layers without filters in PyTorch, by PyTorch and by operators such as `autotune_runtime::norm`.
+
+The modules take tensors of PyTorch's shapes, such as images [N, C, ...]. The operators take arrays as kernels do, with
+channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .activations import BY_WORD
+from .concats import MOST_TENSORS, ConcatProblem
+from .fusion import PlainProblem
+from .network_interfaces import CONCAT_INTERFACE, GATE_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, NORM_INTERFACE
+from .norms import NormProblem
+from .pools import GateProblem, MaxPoolProblem, MeanProblem
+from .torch_call import STORED, Call
+from .torch_convolution import activated
+from .torch_exact import MOST_ELEMENTS
+from .torch_operator import Operator
+from .torch_runtime import TrainingMode
+
+_EPS = 1e-5  # of a batch norm, which must not be 0
+
+
+class Plain(nn.Module):
+    """A layer without filters that PyTorch computes, or a library's kernel.
+
+    The kernel computes inputs of the shapes that it was made for, with any first size. PyTorch computes inputs of other
+    shapes or dtypes or on another type of device, and, with one warning, more rows or images at once than the kernel
+    supports. Changes of the parameters are noticed as by a TunedConvolution.
+    """
+
+    operator: ClassVar[Operator]
+    tolerance: ClassVar[float]
+    """of a kernel's results before they are rounded: `errors` of the operation's declaration"""
+
+    def __init__(
+        self,
+        problem: PlainProblem,
+        weight: nn.Parameter | None,
+        bias: nn.Parameter | None,
+        device: torch.device,
+        library: str | Path | None = None,
+    ) -> None:
+        """`problem` determines shapes and epilogue; `library` has the kernel, None: PyTorch computes the layer."""
+        super().__init__()
+        self.weight, self.bias, self.device = weight, bias, device
+        self.problem = problem
+        self._sizes = None if library is None else tuple(shape[1:] for shape in problem.inputs)
+        self._dtype = STORED[problem.dtype]
+        self._call = Call(str(library), tuple(problem.arguments.items()), or_pytorch=True).text
+        self.eval()
+
+    def tuned(self, epilogue: str, library: str | Path) -> Self:
+        """The same layer by a library's kernel, with this epilogue."""
+        return type(self)(replace(self.problem, epilogue=epilogue), self.weight, self.bias, self.device, library)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Compute y from tensors of the shapes of `problem.inputs`."""
+        first, weights = tensors[0], self.weights()
+        fits = tuple(each.shape[1:] for each in tensors) == self._sizes
+        fits = fits and all(each.dtype == self._dtype and len(each) == len(first) for each in tensors)
+        fits = fits and all(each is None or each.dtype == self.weights_dtype for each in weights)
+        if not fits or self.operator.runtime_of(first.device) is None:
+            return self.by_pytorch(*tensors)
+        arrays = self.arrays(tensors)
+        y: object = None
+        if not torch.compiler.is_dynamo_compiling():
+            y = self.operator.call_cached(self._call, arrays, weights)
+        if y is None:
+            y = self.operator(arrays[0], *weights, *arrays[1:], self._call)
+        shape = (len(first), *self.problem.y[1:])
+        if self.problem.layout != "nhwc":
+            return cast("Tensor", y).view(shape)
+        return cast("Tensor", y).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+
+    def by_pytorch(self, *tensors: Tensor) -> Tensor:
+        """Compute the same with PyTorch's operators."""
+        return activated(self.computed(tensors, self.weight, self.bias), self.problem.activation)
+
+    def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
+        """The layer without its activation by PyTorch's operators, with these weights."""
+        raise NotImplementedError
+
+    def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The arrays of a call: images [N, pixels, C]."""
+        return [each.movedim(1, -1).reshape(len(each), -1, each.shape[1]) for each in tensors]
+
+    def weights(self) -> tuple[Tensor | None, ...]:
+        """The weights of a call."""
+        return ()
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        """The dtype of its weights."""
+        return self._dtype
+
+    def error(self, *tensors: Tensor, y: Tensor, bound: float) -> float:
+        """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
+
+        Before its activation and rounding a result may be wrong by `bound` times the tolerance of the operation.
+        """
+        step = max(1, MOST_ELEMENTS // max(1, *(each[0].numel() for each in (*tensors, y))))
+        parts = zip(*(each.split(step) for each in (*tensors, y)), strict=True)
+        return max(self._error(*part, bound=bound) for part in parts)
+
+    def _error(self, *tensors: Tensor, bound: float) -> float:
+        *inputs, y = tensors
+        one = torch.ones((), dtype=torch.float64, device=y.device)
+        weight, bias = (None if each is None else each.double() for each in (self.weight, self.bias))
+        exact = self.computed(tuple(each.double() for each in inputs), weight, bias)
+        axes = (-1, *(1,) * (y.dim() - 2)) if self.problem.layout == "nhwc" else (-1,)
+        sizes = [each.abs().view(axes) for each in (one if weight is None else weight, bias) if each is not None]
+        allowed = sum(sizes, exact.abs()).mul_(bound * self.tolerance)
+        of, word = torch.finfo(y.dtype), self.problem.activation
+        if word:
+            exact = activated(exact, word)
+            allowed = BY_WORD[word].steepest * allowed + 8 * 2.0**-24
+        allowed += of.eps / 2 * exact.abs() + of.tiny * of.eps
+        return float((y.double() - exact).abs().div_(allowed).amax().nan_to_num(nan=torch.inf))
+
+    def leave_to_pytorch(self) -> None:
+        """Run PyTorch's operators from now on."""
+        self._sizes = None
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raise TrainingMode unless `mode` is False."""
+        if mode:
+            name = type(self).__name__
+            raise TrainingMode(f"a tuned {name} is for inference alone: train the network that it was converted from")
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        of = self.problem
+        return ", ".join((*filter(None, of.shapes), *map(str, of.arguments.values())))
+
+
+def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: NormProblem) -> Tensor:
+    """PyTorch's norm of x [N, C, ...], or of rows of x [..., C] if the problem has no groups."""
+    eps = problem.eps_e12 * 1e-12
+    if problem.groups is not None:
+        return functional.group_norm(x, problem.groups, weight, bias, eps)
+    if problem.second:
+        rows = normalised(x.movedim(1, -1), weight, bias, replace(problem, second=False))
+        return rows.movedim(-1, 1)
+    rows, shape = x.reshape(-1, problem.channels), (problem.channels,)
+    if problem.kind == "rms":
+        y = functional.rms_norm(rows, shape, weight, eps).view(x.shape)
+        return y if bias is None else y + bias
+    return functional.layer_norm(rows, shape, weight, bias, eps).view(x.shape)
+
+
+def _norm_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
+    x, named = tensors["x"], dict(call.arguments)
+    images = x.movedim(-1, 1)  # rows are images of one pixel
+    words = ("", str(named["kind"]), str(named["epilogue"]))
+    groups = None if named["kind"] == "rms" else int(named["groups"])
+    problem = NormProblem(tuple(images.shape), x.shape[-1], groups, int(named["eps_e12"]), *words)
+    y = normalised(x if groups is None else images, tensors.get("weight"), tensors.get("bias"), problem)
+    return activated(y if groups is None else y.movedim(1, -1).contiguous(), problem.activation)
+
+
+class Norm(Plain):
+    """A norm by statistics of its input."""
+
+    problem: NormProblem
+    operator = Operator(NORM_INTERFACE, "norm", _norm_by_pytorch)
+    tolerance = 2e-5
+
+    def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
+        """PyTorch's norm."""
+        (x,), (weight, bias) = tensors, weights
+        return normalised(x, weight, bias, self.problem)
+
+    def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The images [N, pixels, C], or rows as images of one pixel."""
+        (x,), of = tensors, self.problem
+        last = x.movedim(1, -1) if of.layout == "nhwc" else x
+        return [last.reshape(-1, 1, of.channels) if of.groups is None else last.reshape(len(x), -1, of.channels)]
+
+    def weights(self) -> tuple[Tensor | None, ...]:
+        """Weight and bias of the channels."""
+        return self.weight, self.bias
+
+
+def concatenated(tensors: tuple[Tensor, ...], weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """PyTorch's concatenation of tensors [N, C, ...], and a batch norm of it."""
+    y = torch.cat(tensors, 1)
+    if weight is None:
+        return y
+    mean, variance = torch.zeros_like(weight), torch.full_like(weight, 1 - _EPS)
+    return functional.batch_norm(y, mean, variance, weight, bias, eps=_EPS)
+
+
+def _concat_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
+    given = tuple(tensors[name] for i in range(MOST_TENSORS) if (name := f"x{i}") in tensors)
+    problem = ConcatProblem((), (), "", str(dict(call.arguments)["epilogue"]))
+    return activated(concatenated(given, tensors.get("weight"), tensors.get("bias")), problem.activation)
+
+
+class Concat(Plain):
+    """A concatenation, and a batch norm of known statistics."""
+
+    problem: ConcatProblem
+    operator = Operator(CONCAT_INTERFACE, "concat", _concat_by_pytorch)
+    tolerance = 1e-5
+
+    def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
+        """PyTorch's concatenation and batch norm."""
+        return concatenated(tensors, *weights)
+
+    def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The tensors [pixels of all images, C_i], and None up to the most tensors of a kernel."""
+        rows = [each.movedim(1, -1).reshape(-1, each.shape[1]) for each in tensors]
+        return [*rows, *[None] * (MOST_TENSORS - len(rows))]
+
+    def weights(self) -> tuple[Tensor | None, ...]:
+        """Scale and shift of the channels."""
+        return self.weight, self.bias
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        """The dtype of scale and shift."""
+        return torch.float32
+
+
+class MaxPool(Plain):
+    """The maximum of windows of images."""
+
+    problem: MaxPoolProblem
+    operator = Operator(
+        MAX_POOL_INTERFACE, "max_pool2d", lambda call, tensors: _pooled(tensors["x"], dict(call.arguments))
+    )
+    tolerance = 0.0
+
+    def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
+        """PyTorch's max pool."""
+        of = self.problem
+        return functional.max_pool2d(*tensors, of.window, of.stride, of.padding)
+
+    def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The images [N, H, W, C]."""
+        return [each.movedim(1, -1) for each in tensors]
+
+
+def _pooled(x: Tensor, named: Mapping[str, int | str]) -> Tensor:
+    """PyTorch's max pool of an array, in its layout."""
+    window, stride, padding = (
+        tuple(int(named[f"{name}{axis}"]) for axis in axes)
+        for name, axes in (("", "rs"), ("stride_", "hw"), ("pad_", "hw"))
+    )
+    if named["layout"] == "nchw":
+        return functional.max_pool2d(x, window, stride, padding)
+    return functional.max_pool2d(x.movedim(-1, 1), window, stride, padding).movedim(1, -1).contiguous()
+
+
+class Mean(Plain):
+    """The mean over the pixels of each image and channel."""
+
+    problem: MeanProblem
+    operator = Operator(MEAN_INTERFACE, "pixel_mean", lambda _, tensors: tensors["x"].mean(1))
+    tolerance = 1e-5
+
+    def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
+        """PyTorch's mean."""
+        (x,) = tensors
+        return x.mean(tuple(range(2, x.dim())), self.problem.keeps_axes)
+
+
+class Gate(Plain):
+    """The product of images and a factor for each image and channel."""
+
+    problem: GateProblem
+    operator = Operator(GATE_INTERFACE, "gate", lambda _, tensors: tensors["x"] * tensors["gate"][:, None])
+    tolerance = 1e-6
+
+    def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
+        """PyTorch's product."""
+        x, gate = tensors
+        return x * gate
+
+    def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """The images [N, pixels, C], and the factors [N, C]."""
+        x, gate = tensors
+        return [*super().arrays((x,)), gate.flatten(1)]
+
+
+MODULES: Mapping[type[PlainProblem], type[Plain]] = {
+    NormProblem: Norm,
+    ConcatProblem: Concat,
+    MaxPoolProblem: MaxPool,
+    MeanProblem: Mean,
+    GateProblem: Gate,
+}
+"""The modules of problems."""
+OPERATORS: Mapping[str, Operator] = {each.operator.interface.name: each.operator for each in MODULES.values()}
+"""The operators of operations by their names."""

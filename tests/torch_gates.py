@@ -1,0 +1,52 @@
+"""Squeeze-and-excitation and pools for the tests of PyTorch, and what these tests run in a host driver's process."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autotune.autotune_runtime.torch_convert import convert
+from autotune.autotune_runtime.torch_plain import Plain
+from autotune.autotune_runtime.torch_swap import Row
+from autotune.autotune_runtime.torch_untuned import disagreements
+from tests.torch_networks import ALWAYS, difference
+
+
+class Gated(nn.Module):
+    """Means, gates and pools of channels-last images, and the same operators on other tensors and in other ways."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(functional.adaptive_avg_pool2d(x, 1))
+        y = torch.relu(gate * x)
+        pooled = functional.max_pool2d(y, 3, 2, 1)
+        others = functional.max_pool2d(y, 2, ceil_mode=True).sum() + y.mean([1, 2]).sum() + (y * gate[:, :1]).sum()
+        y *= gate
+        return pooled.mean((2, 3)) + y.mean() + others + functional.adaptive_avg_pool2d(x, 2).sum()
+
+
+def images(n: int) -> Tensor:
+    """Channels-last images of eight channels."""
+    x = torch.randn((n, 8, 5, 7), generator=torch.Generator().manual_seed(n))
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def converted(_: str, libraries: list[str], n: int) -> tuple[tuple[Row, ...], str, str, float]:
+    """A converted network's report, its last line, its code, and the difference of outputs for n images."""
+    made, report = convert(Gated().eval(), images(2), library=libraries, margin=ALWAYS)
+    return report.rows, report.summary, str(getattr(made, "code", "")), difference(made, Gated(), images(n))
+
+
+def others(_: str, libraries: list[str]) -> list[float]:
+    """Differences for other sizes, for another dtype, by Dynamo, and after the kernels are left to PyTorch."""
+    made = convert(Gated().eval(), images(2), library=libraries, margin=ALWAYS)[0]
+    found = [difference(made, Gated(), torch.randn(1, 8, 9, 10))]
+    found.append(difference(copy.deepcopy(made).double(), Gated(), images(2).double()))
+    found.append(difference(torch.compile(made, backend="aot_eager", fullgraph=True), Gated(), images(2)))
+    modules = [each for each in made.modules() if isinstance(each, Plain)]
+    assert not disagreements(made, (images(2),), dict.fromkeys(modules, 1.0))
+    for each in modules:
+        each.leave_to_pytorch()
+    return [*found, difference(made, Gated(), images(2))]
