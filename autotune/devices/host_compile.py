@@ -25,7 +25,9 @@ from autotune.trial import Outcome, Resources
 _NO_HEADER = re.compile(r"fatal error: .*(No such file|file not found)")
 _NO_FUNCTION = re.compile(r"'__\w+' was not declared|undeclared identifier '__|arguments to '__\w+' that depend")
 _ASM = re.compile(r"\basm\s*(volatile\s*)?\(")
-_ASM_ERROR = re.compile(r"Error: |invalid 'asm'|in 'asm'|asm operand|unknown use of instruction|invalid instruction")
+_ASM_ERROR = re.compile(
+    r"Error: |invalid 'asm'|in 'asm'|asm operand|constraint|unknown use of instruction|invalid instruction"
+)
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
 """the entry of a program with one kernel, which has no name of its own"""
 INCLUDE = Path(__file__).parent / "host_include"

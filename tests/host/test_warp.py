@@ -261,13 +261,15 @@ def test_constants_and_functions_of_the_standard_headers(bench: Bench) -> None:
     np.testing.assert_allclose(y.astype(np.float64), np.array([np.pi, np.e, 2**31 - 1 + 2 + 100]), rtol=1e-12)
 
 
-def test_ptx_is_refused_with_a_hint(bench: Bench) -> None:
-    text = """
-    extern "C" __global__ void lane(unsigned* y) {
-        unsigned own;
-        asm volatile("mov.u32 %0, %%laneid;" : "=r"(own));
-        y[threadIdx.x] = own;
-    }
+@pytest.mark.parametrize("ptx", ['"mov.u32 %0, %%laneid;" : "=r"(own)', '"add.f32 %0, %1, %1;" : "=f"(sum) : "f"(sum)'])
+def test_ptx_is_refused_with_a_hint(ptx: str, bench: Bench) -> None:
+    text = f"""
+    extern "C" __global__ void lane(unsigned* y) {{
+        unsigned own = 0;
+        float sum = 1.0f;
+        asm volatile({ptx});
+        y[threadIdx.x] = own + sum;
+    }}
     """
     with pytest.raises(Rejected, match="the host runs no PTX: put asm") as error:
         bench.run(text, "lane", (np.zeros(32, np.uint32),), block=32)
