@@ -25,6 +25,7 @@ _UP_TO = 64
 _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
 """Powers of two, primes and their neighbours, the most telling ones first, then all up to 64."""
 _EACH, _EACH_SMALL = 2, 4  # of them at which a case is run
+_APART = 2  # places in that order between two run-time sizes that change at once
 _RANDOM_EVERY = 2  # of so many cases one is run at a random size, too
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
 _SMALL_FLOPS, _SMALL_ELEMENTS = 500_000, 1 << 16  # of one whose verification takes far less time than its compilation
@@ -42,16 +43,18 @@ def quick(problem: Problem) -> bool:
 def runtimes(
     bound: BoundTemplate, number: int, run: Collection[Problem], most: Sequence[int] | None
 ) -> Iterator[BoundTemplate]:
-    """The case's own part of the fixed order for each run-time size, and random ones, but for what is `run` already,
-    takes long or exceeds `most`.
+    """The case's own part of the fixed order for each run-time size and for all at once, and random ones, but for what
+    is `run` already, takes long or exceeds `most`.
     """
     each = _EACH_SMALL if _within(bound.problem, _SMALL_FLOPS, _SMALL_ELEMENTS) else _EACH
-    sizes = [_RUNTIMES[(each * number + place) % len(_RUNTIMES)] for place in range(each)]
-    wanted = with_runtimes(bound.problem, sizes)
+    order = [_RUNTIMES[(each * number + place) % len(_RUNTIMES)] for place in range(len(_RUNTIMES))]
+    several = order[: _APART * len(bound.problem.runtime_sizes) : _APART]
+    together = [several, several[::-1]]
     if number % _RANDOM_EVERY:
-        random = partial(bound.problem.with_runtime, *_random(bound.problem, number))
-        wanted = itertools.chain(wanted, valid_problems([random]))
-    for problem in filter(quick, wanted):
+        together.append(_random(bound.problem, number))
+    all_at_once = valid_problems(partial(bound.problem.with_runtime, *sizes) for sizes in together)
+    found = dict.fromkeys((*with_runtimes(bound.problem, order[:each]), *all_at_once))
+    for problem in filter(quick, found):
         if problem not in run and within(problem, most):
             yield BoundTemplate(bound.template, problem, bound.device)
 

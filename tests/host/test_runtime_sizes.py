@@ -146,11 +146,13 @@ def test_an_export_serves_all_run_time_sizes(tmp_path: Path, cxx: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "wrong"),
     [
-        ("row < m", "row < m && row < 64", "batch x m = 3 x 144"),
+        ("row < m", "row < m - (m > 40 && batch > 10)", "batch x m = 33 x 64"),
         ("blockIdx.z >= batch", "blockIdx.z >= 20", "batch x m = 33 x 2"),
     ],
 )
-def test_check_varies_each_run_time_size(old: str, new: str, wrong: str, tmp_path: Path, host: DeviceEvaluator) -> None:
+def test_check_varies_each_run_time_size_and_both(
+    old: str, new: str, wrong: str, tmp_path: Path, host: DeviceEvaluator
+) -> None:
     template = load_template(written(tmp_path / "products", PRODUCTS, (old, new)))
     row = next(FamilyCheck(CasePlan(template, host.info), host).rows(most=1))
     assert row.message.startswith(f"wrong for {wrong}, right for 3 x 2, "), row.message
