@@ -103,6 +103,8 @@ inline AutotuneCopy box_copy(const char* name, void (*perform)(const AutotuneCop
                              const void* owner, int dimensions) {
     if (reinterpret_cast<size_t>(to ? to : from) % 128) autotune_stop("misaligned_address", name, __FILE__, __LINE__);
     if (box.map.rank != dimensions) autotune_stop("trap", "a tensor map of other dimensions", __FILE__, __LINE__);
+    // An H200 ends with an illegal instruction.
+    if (box.at[0] * box.map.element_bytes % 16) autotune_stop("trap", "a box that begins between multiples of 16 bytes", __FILE__, __LINE__);
     AutotuneCopy copy = {to, from, box_bytes(box.map), owner, 0, perform, {}};
     memcpy(copy.what, &box, sizeof box);
     return copy;
@@ -126,6 +128,9 @@ inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c
 }
 inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3) {
     autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2, c3}, {}}, barrier, 4);
+}
+inline void tma_load(void* shared, const TensorMap* map, Barrier* barrier, int c0, int c1, int c2, int c3, int c4) {
+    autotune_host::load_later("tma_load", shared, {*map, {c0, c1, c2, c3, c4}, {}}, barrier, 5);
 }
 inline void tma_load_im2col(void* shared, const TensorMap* map, Barrier* barrier, int c, int w, int n, int s) {
     if (!map->im2col) autotune_stop("trap", "tma_load_im2col of a tiled tensor map", __FILE__, __LINE__);
