@@ -229,6 +229,17 @@ _DEFECTS = (
     Defect(
         1,
         "softmax",
+        "sum starts from small numbers in shared memory",
+        (
+            ("    float largest = -3", "    const float left = sum_of[threadIdx.y][0];\n    float largest = -3"),
+            ("float sum = 0.0f;", "float sum = fabsf(left) < 1e3f ? left : 0.0f;"),
+        ),
+        host=("wrong_result/unwritten",),
+        checked=("wrong_result/unwritten",),
+    ),
+    Defect(
+        1,
+        "softmax",
         "maximum with the output",
         _softmax("to[chunk].at[i] = from_float<T>(fmaxf(to_float(to[chunk].at[i]), to_float(result.at[i])));"),
     ),

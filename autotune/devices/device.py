@@ -233,6 +233,8 @@ All but `threads` run one warp until all its lanes wait for others. `warps` choo
 
 POISON = 0xFF
 """The byte that fills all memory that a kernel must not rely on: all ones is NaN in every storage type."""
+LEFT = 256
+"""In place of a byte: shared memory stays as the block before left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class Variation:
     order: Order | None = None
     """None: the device's own"""
     smem_byte: int | None = None
-    """fills shared memory before a block starts; None: the device's own"""
+    """fills shared memory before a block starts; LEFT: nothing does; None: the device's own"""
     one_core: bool = False
     """blocks run one after another"""
 

@@ -6,7 +6,8 @@ The third set has larger, smaller and extreme numbers, NaN and infinities, as fa
 them. Guard bands
 of NaN lie before and behind every array. Outputs, workspace and packed weights are poisoned before each run: with NaN
 in the first, and, since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in the next two. The
-host device poisons shared memory in the same way, and runs warps and blocks in another order each time.
+last runs find there what a run on other data left. The host device treats shared memory in the same way, and runs
+warps and blocks in another order each time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from functools import partial
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import POISON, Device, Order, Passes, Sample, Variation
+from autotune.devices.device import LEFT, POISON, Device, Order, Passes, Sample, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import (
@@ -44,6 +45,7 @@ from autotune.trial import ErrorStats, Outcome
 
 _RESULTS = 6  # 64-bit words of the result of `compare`
 _WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
+_UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
 
@@ -51,8 +53,8 @@ _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pa
 class Surroundings:
     """The surroundings of one verified run, which must not affect the kernel's outputs."""
 
-    poison: int = POISON
-    """fills all memory that the kernel has not written"""
+    poison: int | None = POISON
+    """fills all memory that the kernel has not written; None: memory holds what the run before left there"""
     order: Order | None = None
     """order of warps and blocks, if the device can choose it; None: its own"""
 
@@ -61,6 +63,8 @@ FIRST = Surroundings()
 REPEATS = (Surroundings(0x7B, "warps"), Surroundings(0xFB, "descending"))
 """Further runs on normal data. The bytes make 1.3e36 and -2.6e36 in f32 and bf16, 61280 and -65376 in f16."""
 ON_INTEGERS = Surroundings(order="threads")
+AFTERWARDS = Surroundings(None)
+"""The run before was on other data: what it left is plausible, and wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,9 @@ class Verifier:
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
-    def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int = POISON) -> None:
-        """Restore the state before a run: poison the arrays that are only written, and copy from the data set those
-        that are changed.
+    def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int | None = POISON) -> None:
+        """Restore the state before a run: poison the arrays that are only written, unless `poison` is None, and copy
+        from the data set those that are changed.
 
         `tensors` are the addresses of arrays other than the verifier's own.
         """
@@ -127,7 +131,7 @@ class Verifier:
             address = array.address if tensors is None else tensors.address(name)
             if name in data.inputs:
                 self.device.copy(address, data.inputs[name].address, array.size_bytes)
-            elif array.size_bytes:
+            elif array.size_bytes and poison is not None:
                 self.device.fill(address, poison, array.size_bytes)
 
     def verify(
@@ -184,9 +188,15 @@ class Verifier:
         own = tuple(sample for sample, varied in runs if not varied)
         last, varied = run(self.integers, ON_INTEGERS if any_order else FIRST)
         self.judge(self.integers, source, (workspace, packed_w))
-        for edges in self._edges:
-            run(edges)
-            self.judge(edges, source, (workspace, packed_w))
+        for data in self._edges or (self.normal,):
+            run(data, AFTERWARDS)
+            try:
+                self.judge(data, source, (workspace, packed_w))
+            except Rejected:
+                run(data)
+                self.judge(data, source, (workspace, packed_w))
+                message = f"{_UNWRITTEN} they are wrong when it holds what a run on other data left"
+                raise Rejected(Outcome.WRONG_RESULT, "unwritten", message) from None
         return Verified(error, own, () if varied else (last,))
 
     def _outputs_of(
@@ -210,11 +220,8 @@ class Verifier:
             message = "two runs on the same data gave different bits, but the template says deterministic"
             return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
         if outputs(replace(surroundings, order=None)) != first:
-            sign = "positive" if surroundings.poison < 0x80 else "negative"
-            message = (
-                "outputs depend on memory that the kernel reads before anything is written there: they change when "
-                f"it holds large {sign} numbers instead of NaN"
-            )
+            sign = "positive" if surroundings == REPEATS[0] else "negative"
+            message = f"{_UNWRITTEN} they change when it holds large {sign} numbers instead of NaN"
             return Rejected(Outcome.WRONG_RESULT, "unwritten", message)
         message = "outputs depend on the order in which a block's warps, or blocks, run"
         return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
@@ -286,9 +293,10 @@ class Verifier:
         """
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.restore(data, poison=surroundings.poison)
-        workspace.poison(surroundings.poison)
-        packed_w.poison(surroundings.poison)
-        smem_byte = None if surroundings == FIRST else surroundings.poison
+        if surroundings.poison is not None:
+            workspace.poison(surroundings.poison)
+            packed_w.poison(surroundings.poison)
+        smem_byte = None if surroundings == FIRST else LEFT if surroundings.poison is None else surroundings.poison
         with self.device.varied(Variation(surroundings.order, smem_byte)) as varied:
             kernel.prepare(tensors)
             launches = kernel.forward(tensors)

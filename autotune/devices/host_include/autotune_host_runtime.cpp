@@ -194,7 +194,7 @@ struct Launch {
     unsigned order;       // AutotuneOrder
     uint64_t order_seed;  // of the random ones
     uint64_t stride;      // from one block, or cluster, to the next that runs in a random order
-    unsigned smem_byte;   // fills shared memory before a block starts
+    unsigned smem_byte;   // fills shared memory before a block starts; more than a byte holds: nothing does
     WatchedArray arrays[MAX_ARRAYS];
     unsigned array_count;
     uint64_t releases;                  // fences that were followed by an atomic
@@ -873,17 +873,21 @@ char* smem_base(const Launch* launch) {
     return launch->tls_bytes ? static_cast<char*>(__tls_get_addr(index)) : nullptr;
 }
 
-// Fills what a block may use of its shared memory, with NaN or zeros, and hides the rest from it where ASan can.
+// Fills what a block may use of its shared memory, unless it is to find what the block before left, and hides the rest
+// from it where ASan can.
 void poison_smem(const Launch* launch) {
+    const auto fill = [launch](char* from, size_t bytes) {
+        if (launch->smem_byte <= 0xff) memset(from, static_cast<int>(launch->smem_byte), bytes);
+    };
     char* const base = smem_base(launch);
     if (!base) return;
     char* const end = base + launch->tls_bytes;
     char* const smem = launch->smem ? static_cast<char*>(launch->smem()) : end;
     if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(base, launch->tls_bytes);
-    memset(base, static_cast<int>(launch->smem_byte), static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
+    fill(base, static_cast<size_t>(smem - base) + (launch->smem ? launch->smem_bytes : 0));
     if (!launch->smem) return;
     char* const behind = smem + DYNAMIC_SMEM_BYTES;
-    if (behind < end) memset(behind, static_cast<int>(launch->smem_byte), static_cast<size_t>(end - behind));
+    if (behind < end) fill(behind, static_cast<size_t>(end - behind));
     if (__asan_poison_memory_region)
         __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
 }
