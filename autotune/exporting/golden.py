@@ -26,7 +26,7 @@ SAMPLES = 256  # outputs of each data set, if the self-test's own reference comp
 ALL_SAMPLES = 1024  # the same if only these are compared
 MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
 _UNITS = 3  # the first number of a run-time size that is not divisible by a power of two
-_SIXTEENS = (112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
+_SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
 _QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
 _NEXT_SIZES = 1000  # number of sizes to try
 _OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
@@ -180,7 +180,7 @@ def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
         case "integers" | "ones" | "zeros" | "data":
             least, most = array.whole_bounds
             span = np.uint64(most - least + 1)
-            return least + ((_mixed(seed, count) >> np.uint64(11)) % span).astype(np.float64)
+            return stored(least + ((_mixed(seed, count) >> np.uint64(11)) % span).astype(np.float64), array.dtype)
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:

@@ -33,10 +33,12 @@ constexpr Narrow narrow(Stored dtype) {
 
 inline double as_stored(double value, Stored dtype) {
     if (dtype == Stored::f32) return static_cast<double>(static_cast<float>(value));
-    if (dtype == Stored::bf16) return rounded(value, 8, -125);
+    if (dtype == Stored::bf16) return static_cast<double>(static_cast<float>(rounded(value, 8, -125)));
     if (!is_narrow(dtype)) return value;
     const Narrow kind = narrow(dtype);
-    return std::max(-kind.most, std::min(kind.most, rounded(value, kind.fraction_bits + 1, 2 - kind.bias())));
+    const double nearest = rounded(value, kind.fraction_bits + 1, 2 - kind.bias());
+    if (dtype == Stored::f16 && std::fabs(nearest) > 65504.0) return std::copysign(INFINITY, nearest);
+    return std::max(-kind.most, std::min(kind.most, nearest));
 }
 
 inline double rounding_of(Stored dtype) {  // of a value, as a fraction of it
