@@ -1,4 +1,4 @@
-"""Escape untrusted text for terminals, pages and single lines."""
+"""Escape untrusted text for terminals, pages, single lines and comments."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ def one_line(text: str) -> str:
     """The text on one line, control characters escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def in_comment(text: str) -> str:
+    """The text for a comment after `//`: one line, its control characters escaped.
+
+    A backslash at its end, or its trigraph, would continue the comment on the next line, so a full stop is added.
+    """
+    line = " ".join(text.splitlines()).rstrip()
+    line = line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    return f"{line}." if line.endswith(("\\", "??/")) else line
 
 
 def counted(count: int, one: str, many: str = "", *, form: str = "") -> str:

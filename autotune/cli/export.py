@@ -27,7 +27,7 @@ from autotune.cli.output import for_compilers
 from autotune.cli.progress import stages
 from autotune.cli.run import INTERRUPTED, end_interrupted
 from autotune.errors import AutotuneError, StoreError
-from autotune.family.comments import in_comment
+from autotune.escape import in_comment
 from autotune.family.template_files import load_recorded_templates
 from autotune.study import ADMITTED
 

@@ -22,9 +22,9 @@ from autotune.dispatch.dispatcher import (
 from autotune.dispatch.predicate import Step, cpp_steps
 from autotune.distance import SAME
 from autotune.errors import TemplateError
+from autotune.escape import in_comment
 from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import fold
-from autotune.family.comments import in_comment
 from autotune.family.template import SUFFIX
 from autotune.family.text import Body, environment
 from autotune.operation.registry import CONV2D, operation

@@ -11,7 +11,7 @@ from autotune.compilation.compile import NVCC_FLAGS as TUNED_FLAGS
 from autotune.compilation.compile import architecture
 from autotune.devices.device import DeviceInfo
 from autotune.devices.tensor_map import TensorMap
-from autotune.family.comments import in_comment
+from autotune.escape import in_comment
 from autotune.family.source import KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template_header import template_of_header

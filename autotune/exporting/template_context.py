@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from autotune.compilation.compile import is_exact
 from autotune.devices.device import DeviceInfo
+from autotune.escape import in_comment
 from autotune.exporting.golden import Samples, golden
 from autotune.exporting.kernel import ARCHS, SelectedKernel, gencode, never_run
 from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
 from autotune.exporting.operation_context import word_constants
-from autotune.family.comments import in_comment
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers
 from autotune.measurement.exported import problem_numbers

@@ -15,12 +15,11 @@ from jinja2 import BaseLoader, Environment, Template, nodes
 from autotune.bounded_io import read_text
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, TemplateError
-from autotune.family.comments import MARK, MARKS
 from autotune.family.render import visible_names
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
-from autotune.family.text import environment, inline, parse
+from autotune.family.text import MARK, MARKS, environment, inline, parse
 from autotune.resources import shipped
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")

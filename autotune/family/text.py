@@ -18,7 +18,6 @@ from autotune.autotune_runtime.activations import BY_WORD, in_cpp
 from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
-from autotune.family.comments import MARKS
 from autotune.resources import shipped
 
 Body = Template
@@ -27,6 +26,9 @@ MOST_INCLUDED = 256
 """Maximum number of files that a family includes, directly and indirectly."""
 KEPT = 64
 """Number of families whose parsed text a process caches, and of included files whose definitions it does."""
+MARK = "\ue000%s\ue001"
+"""What `source_map` puts at the end of a line: where it comes from, between two characters that no program contains."""
+MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"
 """The shared file with the activations that are written by hand."""

@@ -12,7 +12,7 @@ import pytest
 
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import StudyError
-from autotune.family.comments import in_comment
+from autotune.escape import in_comment
 from tests.exports import contents
 from tests.long_run import every
 from tests.unit.test_analysis_commands import change
