@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.device_names import binary_cache
 from autotune.api.untuned import Results, opened_results, untuned_kernels
 from autotune.atomic_write import write_whole
 from autotune.autotune_runtime.untuned_build import ORIGINS, BuiltKernel
 from autotune.compilation.compile import Binary
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel, link_library
@@ -53,7 +54,7 @@ def build_untuned(study: Study, families: Mapping[str, KernelTemplate], results:
     Kernels that were compiled before come from the cache. Raises StoreError if no layer gets a kernel, and BuildError.
     """
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
-    jobs = jobs_default()
+    jobs = usable_cores()
     with ThreadPoolExecutor(jobs) as threads:
         started: dict[str, Future[Binary | str]] = {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,11 +21,6 @@ Say = Callable[[DeviceInfo, str, str], None]
 """Called with the chosen device, its name, and the reason."""
 Warn = Callable[[str], None]
 """Called if other programs use a device, which makes its times unreliable."""
-
-
-def jobs_default() -> int:
-    """Number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def evaluator_of(

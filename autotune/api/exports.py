@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.analysis.networks import stored_study
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.answers import devices_asked, dispatcher_of
-from autotune.api.device_names import Say, binary_cache, first_gpu, jobs_default
+from autotune.api.device_names import Say, binary_cache, first_gpu
 from autotune.api.recorded_kernel import selected_kernel
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
@@ -19,6 +19,7 @@ from autotune.api.untuned import opened_results, untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
+from autotune.devices.host_machine import usable_cores
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -311,7 +312,7 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
     with ExitStack() as opened:
         device: DeviceEvaluator | str
         try:
-            device = first_gpu(jobs_default())
+            device = first_gpu(usable_cores())
         except DeviceError as error:
             device = str(error)
         else:
@@ -320,7 +321,7 @@ def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _:
                 archs = ", ".join(f"sm_{arch}" for arch in exported.archs)
                 device = f"the library is for {archs} and not for {device.info.name}"
         try:
-            sanitizer, not_run = sanitizer_here(jobs_default(), gpu=not isinstance(device, str))
+            sanitizer, not_run = sanitizer_here(usable_cores(), gpu=not isinstance(device, str))
             if not isinstance(sanitizer, str):
                 opened.callback(sanitizer.close)
             yield from prove(

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autotune.api.device_names import cache_folder, evaluator_of, jobs_default
+from autotune.api.device_names import cache_folder, evaluator_of
 from autotune.atomic_write import open_lock
 from autotune.devices.device import DeviceInfo
+from autotune.devices.host_machine import usable_cores
 from autotune.devices.torch_baseline import require_torch
 from autotune.errors import DeviceError, StoreError, not_written
 from autotune.evaluation.evaluator import Evaluator
@@ -77,7 +78,7 @@ def open_run(
     if on_results:
         with Store(db, create=False):
             pass
-    with closing(evaluator_of(device, jobs or jobs_default(), say=caller.device, warn=caller.warn)) as evaluator:
+    with closing(evaluator_of(device, jobs or usable_cores(), say=caller.device, warn=caller.warn)) as evaluator:
         check(evaluator.info)
         with (
             Store(db) as store,

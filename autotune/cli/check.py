@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.device_names import binary_cache
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
@@ -29,6 +29,7 @@ from autotune.cli.tables import format_options, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, DeviceError, ToolchainError
 from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -98,7 +99,7 @@ def check(
     family = find_family(template, directories)
     wanted = None if study is None else study_named(study, db, directories)
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
-    jobs = jobs or jobs_default()
+    jobs = jobs or usable_cores()
     evaluator = open_evaluator(device, jobs, _DEADLINES)
     architectures, no_nvcc = _architectures(jobs, each=full)
     sanitizing = _HostCheck() if evaluator.info.can.cpu and device != HOST_CHECK else None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
-from autotune.api.device_names import device_names, devices_of_workers, jobs_default
+from autotune.api.device_names import device_names, devices_of_workers
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.options import writable
 from autotune.cli.output import silent
 from autotune.cli.progress import PlainLines
 from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
 from autotune.cli.summary import left, summary
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
 from autotune.problem import Layer
 from autotune.study import Study
@@ -69,7 +70,7 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
 
     address = address_of(cluster)
     names = device_names(device) if device else []
-    cores = compilers or max(1, jobs_default() // max(1, len(names)))
+    cores = compilers or max(1, usable_cores() // max(1, len(names)))
     label = name or worker_name(device)
     if len(names) > 1:
         arguments = [["--device", one, "--compilers", str(cores), "--name", f"{label}-{one}"] for one in names]
@@ -110,7 +111,7 @@ def tune_on_cluster(
     from autotune.store import Store
 
     devices = devices_of_workers(count, device)
-    cores = jobs or max(1, jobs_default() // max(1, count))
+    cores = jobs or max(1, usable_cores() // max(1, count))
     workers = [
         ["--compilers", str(cores), "--name", f"local-{number}", *(["--device", name] if name else [])]
         for number, name in enumerate(devices)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.profile import COUNTERS
-from autotune.api.device_names import jobs_default
 from autotune.api.study_names import name_of
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_with, run_on, studies_and_layers
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Row, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError, StoreError
 from autotune.family.template_files import load_recorded_templates
 
@@ -117,7 +117,7 @@ def _profiled(
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
     profiler = Profiler(ncu)
-    evaluator = open_evaluator(device, jobs_default())
+    evaluator = open_evaluator(device, usable_cores())
     try:
         info, environment = evaluator.info, evaluator.environment
         require_profiler(info)

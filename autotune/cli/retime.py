@@ -15,7 +15,7 @@ import click
 from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
 from autotune.analysis.retime import retime as measure_again
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
 from autotune.cli.progress import counting
@@ -23,6 +23,7 @@ from autotune.cli.run import end_interrupted, open_evaluator, present_devices, s
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cells, Column, attributes, key_columns
 from autotune.devices.device import DeviceInfo
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
@@ -56,7 +57,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
-    with Store(db, create=False) as store, closing(CompilePool(jobs_default(), binary_cache())) as pool:
+    with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
         devices = store.devices.by_id()
         rows = store.results.stale(name, _opened(device, {info.kind for info in devices.values()}))
         shapes = {(row["operation"], row["problem"], row["declaration"]) for row in rows}
@@ -195,7 +196,7 @@ def retime(
         layers = store.studies.layers(name)  # report a wrong name before a device is opened
     families = load_recorded_templates(directories, (row.layer.problem.operation for row in layers), what)
     with (
-        closing(open_evaluator(device, jobs or jobs_default())) as evaluator,
+        closing(open_evaluator(device, jobs or usable_cores())) as evaluator,
         Store(writable(db)) as store,
         stopping_on_interrupt() as stopping,
     ):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.device_names import jobs_default
 from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.checking.sanitize import ALL_TOOLS, FAULT, SMALL_N, Verdict, Winner
@@ -17,6 +16,7 @@ from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, number
 from autotune.cli.progress import counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError, not_written
 from autotune.escape import counted
 from autotune.family.template_files import load_recorded_templates
@@ -91,7 +91,7 @@ def sanitize(
         winners = _winners(store, what, db, accuracy, directories)
     sanitizer = open_sanitizer(
         device,
-        jobs or jobs_default(),
+        jobs or usable_cores(),
         tools=tools,
         small_n=tuple(dict.fromkeys(small_n)),
         logs=logs,

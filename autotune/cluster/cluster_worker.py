@@ -20,9 +20,10 @@ from distributed import Worker, get_worker
 from distributed.core import Status
 
 from autotune import __version__
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
 from autotune.cluster.scheduler import CONNECT_S, address_of, knock
 from autotune.cluster.task import DeviceClass, LayerTask, Report, ReportedLayer, TaskEnd, TaskReport
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
 from autotune.escape import one_line
 from autotune.evaluation.evaluator import Evaluator
@@ -122,7 +123,7 @@ class ClusterWorker(Worker):
         self.owns_device = not isinstance(device, OpenDevice)
         """whether the device was opened here, and is closed with the worker"""
         if not isinstance(device, OpenDevice):
-            device = OpenDevice(evaluator_of(device, compilers or jobs_default()))
+            device = OpenDevice(evaluator_of(device, compilers or usable_cores()))
         self.device = device
         info = pickle.dumps(device.device_class)
         merged = {

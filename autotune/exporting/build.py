@@ -25,6 +25,7 @@ from autotune.compilation.compile import (
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, Rejected
 from autotune.exporting.exporter import Exported, Images, export_library
 from autotune.exporting.kernel import DEPENDENT, NVCC_FLAGS, SelectedKernel, gencode
@@ -122,7 +123,7 @@ def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: Selected
 
 def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
     """Compile the kernels, as many at once as there are cores. Raises the first error."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(compiled, exported.served))
 
 

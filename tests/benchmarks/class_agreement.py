@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
 from autotune.api.study_names import study_named
 from autotune.compilation.compile import Binary
 from autotune.devices.backends import open_device
 from autotune.devices.device import Device, Launch, Module
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import Rejected, StudyError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
@@ -315,7 +316,7 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     study = study_named(asked.study, asked.db)
     first, second = chained(study)
-    evaluator = evaluator_of(asked.device, jobs_default())
+    evaluator = evaluator_of(asked.device, usable_cores())
     assert isinstance(evaluator, DeviceEvaluator)
     with Store(asked.db, create=False) as store, closing(evaluator):
         compiled = [evaluator.build(reference_program(problem)).result() for problem in (first, second)]

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.api.device_names import binary_cache, jobs_default
+from autotune.api.device_names import binary_cache
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host import HostDevice, HostOptions
 from autotune.devices.host_compile import compile_host
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import Rejected
 from autotune.family.render import relaunched
 from autotune.family.source import KernelSource
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--db", type=Path, nargs="+", default=RECORDED)
     parser.add_argument("--study", help="no other's winners")
-    parser.add_argument("--jobs", type=int, default=jobs_default())
+    parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--gflop", type=float, default=0.5, help="of a small problem on the host device")
     asked = parser.parse_args(arguments)
     families = load_templates(())

@@ -17,7 +17,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
+from autotune.devices.host_machine import usable_cores
 from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
@@ -80,7 +81,7 @@ def main() -> None:
         null = given.device == "null"
         with tempfile.TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache
-            evaluator = NullEvaluator(options, sleep=busy.sleep) if null else evaluator_of(given.device, jobs_default())
+            evaluator = NullEvaluator(options, sleep=busy.sleep) if null else evaluator_of(given.device, usable_cores())
             said, took_s = measured(study, evaluator, one_by_one=one_by_one)
         if null:
             shares = busy.seconds["device"] / took_s, busy.seconds["compilers"] / took_s / given.compilers

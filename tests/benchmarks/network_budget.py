@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
+from autotune.devices.host_machine import usable_cores
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.problem import Layer
@@ -117,7 +118,7 @@ def main() -> None:
             with Store(runs[-1].db, create=False) as store:
                 evaluated = len(store.trials.list())
             say(f"{study.name}, {budget_s:g} s: {evaluated} trials, {runs[-1].took_s:.1f} s by the clock")
-        evaluator = evaluator_of(given.device, jobs_default())
+        evaluator = evaluator_of(given.device, usable_cores())
         try:
             compared(study, runs, evaluator, given.seconds, say)
         finally:

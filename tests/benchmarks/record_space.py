@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
+from autotune.devices.host_machine import usable_cores
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template import KernelTemplate
@@ -103,7 +104,7 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen: Sequence[tuple[str, str]] = [pair for pair in SPACES if pair[0] in (arguments.family or pair[:1])]
     templates = load_templates()
-    evaluator = evaluator_of(arguments.device, jobs_default())
+    evaluator = evaluator_of(arguments.device, usable_cores())
     try:
         parts = {
             family: part_of(templates[family], LAYERS[layer], evaluator, arguments.configs) for family, layer in chosen

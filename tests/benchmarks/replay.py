@@ -23,9 +23,9 @@ from statistics import geometric_mean
 
 import numpy as np
 
-from autotune.api.device_names import jobs_default
 from autotune.cli.tables import show
 from autotune.columns import field_columns
+from autotune.devices.host_machine import usable_cores
 from autotune.search import Search, single_threaded
 from autotune.study import SAMPLERS
 from autotune.trial import Config
@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, nargs="+", default=[50, 100, 200], help="default: 50 100 200")
     parser.add_argument("--seeds", type=int, default=20, help="runs for each; their seeds are 0, 1, ...")
     parser.add_argument("--in-flight", type=int, default=1, help="concurrent evaluations; the oldest ends first")
-    parser.add_argument("--jobs", type=int, default=jobs_default(), help="parallel runs")
+    parser.add_argument("--jobs", type=int, default=usable_cores(), help="parallel runs")
     parser.add_argument("--json", dest="style", action="store_const", const="json", help="print an array of objects")
     given = parser.parse_args()
     scores = replay(

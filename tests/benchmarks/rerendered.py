@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.analysis.rerender import located
-from autotune.api.device_names import first_gpu, jobs_default
+from autotune.api.device_names import first_gpu
 from autotune.compilation.compile import Binary
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
@@ -105,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="of timing a pair")
     asked = parser.parse_args(arguments)
     families = load_templates(())
-    evaluator = first_gpu(jobs_default())
+    evaluator = first_gpu(usable_cores())
     lines, same = [], 0
     try:
         for db in asked.db:

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.api.device_names import jobs_default
+from autotune.devices.host_machine import usable_cores
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
@@ -75,7 +75,7 @@ def main() -> None:
     study = load_study(find_study(arguments.study))
     study = replace(study, trials=arguments.trials, time_budget_s=arguments.seconds)
     for layer in (layer for layer in study.layers if arguments.layer in (None, layer.name)):
-        evaluator = DeviceEvaluator([arguments.device], jobs_default())
+        evaluator = DeviceEvaluator([arguments.device], usable_cores())
         winners = [
             tuned(replace(study, seed=seed), layer, evaluator, arguments.finals_s) for seed in range(arguments.seeds)
         ]

@@ -19,7 +19,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.api.device_names import evaluator_of, jobs_default
+from autotune.api.device_names import evaluator_of
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreWarning
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.template_files import load_templates
@@ -112,7 +113,7 @@ def main() -> None:
         replace(load_study(find_study(name)), trials=arguments.evaluations, warm_start=not arguments.cold)
         for name in arguments.studies
     ]
-    evaluator = evaluator_of(arguments.device, jobs_default())
+    evaluator = evaluator_of(arguments.device, usable_cores())
     try:
         for left in leave_out(arguments.db, evaluator, studies):
             print(
