@@ -64,7 +64,7 @@ class KernelSource:
     """encoded for n images, for the arrays of a pass"""
 
     hash: str = field(init=False, compare=False, repr=False)
-    """identity: SHA-256 of everything that affects the run, but not of the template's name or comments"""
+    """identity: SHA-256 of everything that affects the run and of the text, with its comments, but not the family"""
 
     def __post_init__(self) -> None:
         launches: dict[str, object] = {
