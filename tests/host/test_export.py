@@ -181,9 +181,10 @@ def test_provenance_says_where_each_kernel_comes_from(exported: Exported) -> Non
 
 def test_shape_tuned_at_several_n_is_dispatched_by_thresholds(exported: Exported) -> None:
     text = (exported.folder / "dispatch.h").read_text()
-    assert "constexpr int32_t most_n_of_tuned_tested_chunked = 94;" in text, "the geometric mean of 30 and 300"
+    assert "constexpr int64_t most_n_of_tuned_tested_chunked = 94;" in text, "the geometric mean of 30 and 300"
     few = text.index(
-        "if (problem.n <= most_n_of_tuned_tested_chunked && serves(tuned_tested_chunked)) return &tuned_tested_chunked;"
+        "if (units(problem) <= most_n_of_tuned_tested_chunked && serves(tuned_tested_chunked)) return "
+        "&tuned_tested_chunked;"
     )
     assert few < text.index("if (serves(tuned_tested_larger)) return &tuned_tested_larger;")
 
