@@ -228,6 +228,38 @@ def channels_last(library: str) -> tuple[str, bool, float]:
     return next(row.kernel for row in report.rows if row.swapped), laid_out, difference(made, added, x)
 
 
+class LinearLayers(nn.Module):
+    """Linear layers of channels-last images and of sequences, one of which also reads rows that are not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+        self.wide, self.narrow = nn.Linear(4, 8), nn.Linear(8, 4, bias=False)
+        self.scale = nn.Parameter(torch.rand(4, 1, 1))
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 4)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        y = self.narrow(functional.gelu(self.wide(x.permute(0, 2, 3, 1)))).permute(0, 3, 1, 2)
+        rows = (y * self.scale + x).flatten(2).transpose(1, 2)
+        y = self.second(functional.gelu(self.first(rows))) + rows
+        return y + self.first(rows[:, ::2]).sum()
+
+
+def linear_layers(library: str) -> tuple[dict[str, tuple[str, str]], set[str], list[float]]:
+    """The kernels and epilogues of linear layers, PyTorch's operators besides them, and differences."""
+    made, report = convert(network := seeded(LinearLayers), last_images(2), library=library, margin=ALWAYS)
+    swapped = {row.layer: (row.kernel, row.words[3]) for row in report.rows if row.swapped}
+    left = {str(node.target) for node in made.graph.nodes if node.op == "call_function"}
+    return swapped, left, [difference(made, network, last_images(n)) for n in (2, 3)]
+
+
+def last_images(n: int) -> Tensor:
+    """Channels-last images of four channels."""
+    return images(n, 4).contiguous(memory_format=torch.channels_last)
+
+
 def compiled(library: str) -> list[float]:
     """Differences of a compiled network for several numbers of images."""
     added = network(two_blocks)

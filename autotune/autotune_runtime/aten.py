@@ -17,6 +17,7 @@ from .pools import GateProblem, MaxPoolProblem, MeanProblem, images_layer
 
 _UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
+_NONE = frozenset[str]()
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
 _LEAST_LENGTH = 1e-6
@@ -110,7 +111,9 @@ class _Reader:
             found = self._convolution(call)
             return Operator(reads, call.writes, "convolution", None, constants, layer=found)
         if (made := self._product(call)) is not None:
-            return Operator(reads, call.writes, constants=constants, product=made)
+            linear = self._linear(call)
+            what = "other" if linear is None else "convolution"
+            return Operator(reads, call.writes, what, None, constants, layer=linear, product=made)
         if call.name in _OWN_STATISTICS:
             return Operator(reads, call.writes, constants=constants, layer=self._norm(call))
         if call.name == "div" and (parts := self._parts_of_norm(call)) is not None:
@@ -124,7 +127,7 @@ class _Reader:
         if call.name in _COPIES or (call.name in DROPOUTS and not call.trains):
             return Operator(reads, call.writes, "copy", lambda x: x)
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
-            return Operator(reads, call.writes, "affine", None, constants)
+            return Operator(reads, call.writes, "affine", None, constants, amounts=(1,))
         if (kind := self._moved(call)) is not None:
             joined = self._concat(call) if kind[0] == "joining" else None
             return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1], layer=joined)
@@ -138,6 +141,10 @@ class _Reader:
         floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
         if call.name in CASTS and floats and given[0].shape == made:
             return "cast", ()
+        if call.name == "permute" and len(made) > 2:
+            first = (0, len(made) - 1, *range(1, len(made) - 1))
+            given_axes = call.whole("dims", 0, 0)
+            return ("channels_first", ()) if tuple(each % len(made) for each in given_axes) == first else None
         if call.name in ("pad", "constant_pad_nd"):
             pads = call.whole("pad", 0, 0)
             zeros = call.number("value", 0) == 0 and call.arguments.get("mode", "constant") == "constant"
@@ -218,7 +225,10 @@ class _Reader:
     def _operand(self, call: Call, name: str) -> Operand:
         tensor = call.tensor(name)
         if tensor and tensor not in self._constants:
-            return Operand(self._latest(tensor), self._type(tensor))
+            kind = self._type(tensor)
+            if self._network.layout is not None:  # of all images, in whatever layout they were described
+                kind = replace(kind, layouts=_NONE)
+            return Operand(self._latest(tensor), kind)
         return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
@@ -247,6 +257,25 @@ class _Reader:
         computed = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
         why_not = call.why_not or computed
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
+
+    def _linear(self, call: Call) -> Layer[Problem] | None:
+        """The 1x1 convolution of channels-last images [N, C, H, W] that a linear layer is; None if it is not one.
+
+        Its rows are [N, H, W, C], or [N, T, C] of images of one line. Rows [N, C], as of a classifier, are few.
+        """
+        x, w, y = (self._type(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
+        given = {call.tensor("weight"), call.tensor("bias")} - {""}
+        ranks = (len(x.shape), len(w.shape))
+        if call.name != "linear" or ranks not in ((3, 2), (4, 2)) or not given <= {*self._constants}:
+            return None
+        if "nchw" not in x.layouts:
+            return None
+        k, c = w.shape if call.number("transB", 1) else w.shape[::-1]
+        images = [(rows[0], rows[-1], *(1,) * (4 - len(rows)), *rows[1:-1]) for rows in (x.shape, y.shape)]
+        geometry = Geometry(
+            *(images[0], (k, c, 1, 1), images[1], (1, 1), (0, 0), (0, 0), (1, 1), 1), dtype=x.dtype, layout="nhwc"
+        )
+        return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), axis=len(x.shape) - 1)
 
     def _layout(self, call: Call) -> str:
         """The layout of a convolution's images and filters; the network's if the filters are contiguous in both
@@ -336,7 +365,7 @@ class _Reader:
         if call.name not in _PRODUCTS:
             return None
         a, b = (call.tensor(name) for name in _PRODUCTS[call.name])
-        first, second = call.number("transA", 0), call.name == "linear" or call.number("transB", 0)
+        first, second = call.number("transA", 0), call.number("transB", call.name == "linear")
         x = self._shape(a)[::-1] if first else self._shape(a)
         transposes = "tn" if first else "nt" if second else "nn"
         scaled = call.number("alpha", 1) != 1 or call.number("beta", 1) != 1

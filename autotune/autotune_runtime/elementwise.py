@@ -83,10 +83,11 @@ def binary(
         return Operator(reads, (writes,), kind, function)
     constant, first = (other, False) if one.tensor else (one, True)
     scales = function in (operator.add, operator.sub, operator.mul) or (function is operator.truediv and not first)
-    kind = "affine" if scales and _per_channel(constant.type.shape, shape) else "other"
+    along = _axes_of(constant.type.shape, shape) if scales else None
+    kind = "other" if along is None else "affine"
     number = constant.number
     if number is None:
-        return Operator(reads, (writes,), kind, None, constants)
+        return Operator(reads, (writes,), kind, None, constants, amounts=along or ())
     known: float = number
     if known == {operator.mul: 1, operator.truediv: 1, operator.add: 0, operator.sub: 0}.get(function):
         kind = kind if first and function in (operator.truediv, operator.sub) else "copy"
@@ -97,9 +98,13 @@ def binary(
     return Operator(reads, (writes,), kind, computed, constants)
 
 
-def _per_channel(constant: Shape, made: Shape) -> bool:
-    """Whether a constant has one number for each channel of [N, C, ...], or one for all."""
+def _axes_of(constant: Shape, made: Shape) -> tuple[int, ...] | None:
+    """The axis of a tensor along which a constant has a number for each index; none if it has one number for all; None
+    if it is neither.
+    """
     if len(made) < 3 or len(constant) > len(made):
-        return False
-    aligned: Shape = (*(1,) * (len(made) - len(constant)), *constant)
-    return {aligned[0], *aligned[2:]} == {1} and aligned[1] in (1, made[1])
+        return None
+    axes = range(len(made) - len(constant), len(made))
+    along = {axis: size for axis, size in zip(axes, constant, strict=True) if size != 1}
+    fits = len(along) < 2 and all(made[axis] == size for axis, size in along.items())
+    return tuple(along) if fits else None

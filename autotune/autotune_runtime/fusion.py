@@ -15,7 +15,7 @@ from typing import TypeAlias
 from .activations import ACTIVATIONS
 from .concats import ConcatProblem
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
-from .layers import Layer
+from .layers import LINEAR, Layer
 from .norms import NormProblem
 from .pools import GateProblem, ImagesProblem, MaxPoolProblem, MeanProblem
 
@@ -56,21 +56,24 @@ class Operator:
     kind: str = "other"
     """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
     constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of tensors along an
-    axis; upsampling: each pixel becomes 2 x 2; convolution; other
+    axis; upsampling: each pixel becomes 2 x 2; channels_first: a view with the last axis as the second one;
+    convolution; other
     """
     function: Function | None = None
     """elementwise function; None if there is none, or if it is unknown"""
     constants: tuple[str, ...] = ()
     """the network's own tensors that it reads, such as filters"""
     layer: Layer[LayerProblem] | None = None
-    """the convolution, norm, concatenation, pool or gate that it is"""
+    """the convolution, linear layer, norm, concatenation, pool or gate that it is"""
     product: MatrixProduct | None = None
     inside: tuple[str, ...] = ()
     """of a norm that is written out: the tensors from which it is computed"""
     source: str = ""
     """the input of such a norm"""
     amounts: tuple[int, ...] = ()
-    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and all sizes there"""
+    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and all sizes there; of an
+    affine operator: the axis along which its constants differ, if they do
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class Fused:
     addition: int | None = None
     copied: tuple[int, ...] = ()
     """copies before the addition"""
+    moved: int | None = None
+    """the operator behind a linear layer, and before the addition or the activation, that moves its channels"""
     activation: str = ""
     """its word"""
     activated: tuple[int, ...] = ()
@@ -203,31 +208,38 @@ def _fused(
     before_sum: tuple[int, ...] = ()
     copies: tuple[int, ...] = ()
     addition: int | None = None
+    moved: int | None = None
+    axis = layer.axis
     while not (found := activation_behind(graph, tensor))[0]:
         reader = graph.only_reader(tensor)
         if reader is None:
             break
-        kind = graph.operators[reader].kind
-        if (kind == "affine" and addition is None and foldable) or (kind == "cast" and operator.inside):
+        kind, along = graph.operators[reader].kind, graph.operators[reader].amounts
+        scales = kind == "affine" and addition is None and foldable and {*along} <= {axis}
+        adds = kind == "addition" and addition is None and reader not in taken
+        if scales or (kind == "cast" and operator.inside):
             folded, copies = (*folded, *copies, reader), ()
-        elif kind == "addition" and addition is None and reader not in taken and may_add(at, tensor, reader):
+        elif kind == "channels_first" and addition is None and axis != 1:
+            moved, axis, copies = reader, 1, (*copies, reader)
+        elif adds and (moved is None or graph.layout == "nhwc") and may_add(at, tensor, reader):
             addition, before_sum, copies = reader, copies, ()
             taken.add(reader)
-        elif kind == "copy":
+        elif kind == "copy" and moved is None:
             copies = (*copies, reader)
         else:
             break
         tensor = graph.operators[reader].writes[0]
     word, parts = found
     front = None
-    if isinstance(layer.problem, Problem):
+    if isinstance(layer.problem, Problem) and not layer.is_linear:
         front = _front(graph, at, layer.problem)
     elif operator.inside and layer.problem is not None:
         if graph.dtypes.get(tensor) != layer.problem.dtype or not _only_for(graph, at):
             return None
         inside = sorted(graph.writers[name] for name in operator.inside)
         front = Front(tuple(inside), (operator.source,), layer.problem)
-    return Fused(at, layer, folded, addition, before_sum, word, (*copies, *parts) if word else (), front)
+    activated = (*copies, *parts) if word else ()
+    return Fused(at, layer, folded, addition, before_sum, moved, word, activated, front)
 
 
 def _only_for(graph: Graph, at: int) -> bool:
@@ -351,11 +363,13 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
     return all(abs(one - other) <= _CLOSE * (1 + abs(one)) for one, other in zip(known, made, strict=True))
 
 
-def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "") -> Layer[Problem]:
-    """A convolution as a problem, or why no kernel computes it."""
+def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "", axis: int = 1) -> Layer[Problem]:
+    """A convolution as a problem, or why no kernel computes it. `axis` is that of the channels in its output: the last
+    of a linear layer's, and otherwise 1.
+    """
     why_not = why_not or geometry.why_not
     problem = None if why_not else Problem(geometry, "bias" if bias else "none")
-    return Layer("convolution", label, problem, why_not, geometry.flops)
+    return Layer("convolution" if axis == 1 else LINEAR, label, problem, why_not, geometry.flops, axis)
 
 
 def matrix_product(

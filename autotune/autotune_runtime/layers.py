@@ -18,14 +18,16 @@ KINDS: Mapping[str, str] = {
     "gate": "gate",
 }
 """The kind of an operation's layers."""
+LINEAR = "linear layer"
+"""The kind of a convolution that is a linear layer of rows [..., C], the pixels of channels-last images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer(Generic[Of]):
-    """A convolution, norm, concatenation, pool or gate of a network."""
+    """A convolution, linear layer, norm, concatenation, pool or gate of a network."""
 
     kind: str
-    """one of KINDS"""
+    """one of KINDS, or LINEAR"""
     label: str
     """a name for people, such as layer1.0.conv1"""
     problem: Of | None
@@ -34,3 +36,10 @@ class Layer(Generic[Of]):
     """why `problem` is None"""
     flops: int | None
     """as the operation counts them; None if a size is unknown"""
+    axis: int = 1
+    """that of the channels in its output; a linear layer's is the last"""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear layer."""
+        return self.kind == LINEAR

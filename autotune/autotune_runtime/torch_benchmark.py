@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .activations import BY_WORD
 from .convolution import Problem
 from .fusion import LayerProblem
-from .layers import KINDS
+from .layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, activated
 from .torch_plain import Plain
@@ -29,7 +29,6 @@ from .torch_runtime import Runtime
 
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
-ONE_KERNEL = "PyTorch's convolution and one kernel for the rest"
 WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
@@ -45,6 +44,8 @@ class Work:
     """the word of the activation after that; empty: none"""
     compiled: bool = False
     """whether Inductor compiles what kernels do not compute"""
+    linear: bool = False
+    """whether the network has a linear layer for it"""
 
     @property
     def words(self) -> str:
@@ -145,9 +146,10 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 def _rivals(work: Work) -> dict[str, Pass]:
     """PyTorch's ways to do the work in a network that runs as it is, or that is compiled, by name."""
     of = work.kernel
-    found: dict[str, Pass] = {f"PyTorch's{work.words or f' {KINDS[of.operation]}'}": partial(_separate, work)}
+    plain = LINEAR if work.linear else KINDS[of.operation]
+    found: dict[str, Pass] = {f"PyTorch's{work.words or f' {plain}'}": partial(_separate, work)}
     if work.compiled and isinstance(of, Problem) and (work.residual or work.activation):
-        found[ONE_KERNEL] = partial(_with_one_kernel_behind, work)
+        found[f"PyTorch's {plain} and one kernel for the rest"] = partial(_with_one_kernel_behind, work)
     return found
 
 

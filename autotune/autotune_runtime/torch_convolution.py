@@ -123,6 +123,14 @@ class Convolution(nn.Module):
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
+class LinearLayer(Convolution):
+    """A linear layer of the pixels of channels-last images; its kernel is a 1x1 convolution's."""
+
+    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
+        """The images y [N, K, H, W] of x [N, C, H, W] with this bias."""
+        return functional.linear(x.movedim(1, -1), self.weight.flatten(1), bias).movedim(-1, 1)
+
+
 class UpsampledConvolution(Convolution):
     """A 3x3 convolution of images after nearest upsampling by 2; its kernel is a transposed convolution's."""
 

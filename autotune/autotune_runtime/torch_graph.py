@@ -225,10 +225,15 @@ class Seen(fx.Interpreter):
             self.tensors[n] = TensorIs.of(result)
         return result
 
-    def may_add(self, conv: fx.Node, z: fx.Node, addition: fx.Node, layout: str) -> bool:
-        """Whether a kernel that runs where z is added computes the same as the convolution and the addition."""
-        y_is, z_is = self.tensors.get(conv), self.tensors.get(z)
-        if y_is is None or z_is is None or y_is.kind != z_is.kind or layout not in z_is.layouts:
+    def may_add(self, conv: fx.Node, y: fx.Node, z: fx.Node, addition: fx.Node, layout: str | None) -> bool:
+        """Whether a kernel that runs where z is added to y computes the same as the convolution and the addition.
+
+        The kernel has this layout; None: that of y.
+        """
+        y_is, z_is = self.tensors.get(y), self.tensors.get(z)
+        if y_is is None or z_is is None or y_is.kind != z_is.kind:
+            return False
+        if z_is.layouts.isdisjoint(y_is.layouts if layout is None else {layout}):
             return False
         if self.overwritten(conv.all_input_nodes, conv, addition):
             return False

@@ -17,18 +17,20 @@ from .fusion import Front, Fused, LayerProblem, fuse
 from .norms import NormProblem
 from .torch_call import STORED
 from .torch_capture import Part, capture
-from .torch_convolution import Convolution, UpsampledConvolution
+from .torch_convolution import Convolution, LinearLayer, UpsampledConvolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
 from .torch_plain import MODULES, Plain
 
+_PERMUTE, _UNSQUEEZE = torch.ops.aten.permute.default, torch.ops.aten.unsqueeze.default
+_SQUEEZE = torch.ops.aten.squeeze.dim
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A convolution, norm, concatenation, pool or gate in a network that was run once."""
+    """A layer, such as a convolution, in a network that was run once."""
 
     name: str
     """name of its weights in the model, such as layer1.0.conv1"""
@@ -45,6 +47,11 @@ class Layer:
     """its kind in the graph, such as convolution"""
     otherwise: Layer | None = None
     """the layer without the operators in front of it"""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a linear layer, whose kernel is a 1x1 convolution's."""
+        return isinstance(self.module, LinearLayer)
 
     @property
     def ways(self) -> tuple[Layer, ...]:
@@ -119,6 +126,10 @@ class LayerGraph:
         self._values: dict[fx.Node, Tensor] = {}
         self._writers = {node.name: node for node in part.graph.graph.nodes}
         """of tensors by name, also of those that were replaced"""
+        self._views: list[fx.Node] = []
+        """views of rows as images and of images as rows, in the order of the graph"""
+        self._images_of: dict[fx.Node, fx.Node] = {}
+        """of rows that are a view of a kernel's images"""
         served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
         found = ((at, each.layer) for at, each in enumerate(self._read.graph.operators))
         self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
@@ -136,6 +147,10 @@ class LayerGraph:
             given = [self._made(name) for name in self._read.graph.operators[fused.at].reads]
         else:
             given = [arguments_of(layer.node)["input"]]
+        moved = []
+        if fused is not None and fused.moved is not None and (problem.has_residual or problem.activation):
+            moved = self._nodes((fused.moved,))
+            gone += moved
         if fused is not None and fused.addition is not None and problem.has_residual:
             at = self._read.nodes[fused.addition]
             gone += self._nodes(fused.copied)
@@ -148,13 +163,22 @@ class LayerGraph:
         if cache:
             given = [*given, *[None] * (2 - len(given)), *cache]
         with nodes.inserting_before(at):
+            if layer.is_linear:
+                x, *z = given
+                given = [self._images(x, layer), *(z if moved else [self._images(each, layer) for each in z])]
             made = nodes.call_module(self._placed(layer, tuned), tuple(given))
+            if layer.is_linear and not moved:
+                made = self._rows(made, layer)
+        gone = sorted({*gone}, key=self._read.seen.order.__getitem__)
         self._replace(gone[-1], made)
         _erase(gone)
 
     def finished(self) -> nn.Module:
         """The part with its replacements; for a part that is a single convolution, the replacement itself."""
         network, nodes = self.part.graph, self.part.graph.graph
+        for node in reversed(self._views):
+            if not node.users:
+                nodes.erase_node(node)
         for node in nodes.find_nodes(op="get_attr"):
             if not node.users:
                 nodes.erase_node(node)
@@ -171,11 +195,37 @@ class LayerGraph:
 
     def _may_add(self, at: int, tensor: str, by: int) -> bool:
         found = self._read.graph.operators[at].layer
-        conv, addition = self._read.nodes[at], self._read.nodes[by]
+        conv, y, addition = self._read.nodes[at], self._made(tensor), self._read.nodes[by]
         z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
         if found is None or found.problem is None or z is None:
             return False
-        return self._read.seen.may_add(conv, z, addition, found.problem.layout)
+        layout = None if found.is_linear else found.problem.layout
+        return self._read.seen.may_add(conv, y, z, addition, layout)
+
+    def _images(self, rows: fx.Node, layer: Layer) -> fx.Node:
+        """The channels-last images [N, C, H, W] that a linear layer's rows [N, H, W, C] or [N, T, C] are."""
+        if rows in self._images_of:
+            return self._images_of[rows]
+        if self._rank(layer) == 3:
+            rows = self._view(_UNSQUEEZE, rows, 1)
+        return self._view(_PERMUTE, rows, (0, 3, 1, 2))
+
+    def _rows(self, images: fx.Node, layer: Layer) -> fx.Node:
+        """The rows [N, H, W, C] or [N, T, C] of a linear layer that images [N, C, H, W] are."""
+        rows = self._view(_PERMUTE, images, (0, 2, 3, 1))
+        if self._rank(layer) == 3:
+            rows = self._view(_SQUEEZE, rows, 1)
+        self._images_of[rows] = images
+        return rows
+
+    def _rank(self, layer: Layer) -> int:
+        """Number of dimensions of a layer's output."""
+        return len(self._read.seen.tensors[layer.node].kind.shape)
+
+    def _view(self, operator: torch._ops.OpOverload, *arguments: object) -> fx.Node:
+        node = self.part.graph.graph.call_function(operator, arguments)
+        self._views.append(node)
+        return node
 
     def _made(self, name: str) -> fx.Node:
         """The node that makes a tensor of the captured graph now."""
@@ -197,7 +247,7 @@ class LayerGraph:
         if fused is None or problem is None or why_not:
             return layer
         if isinstance(problem, Problem):
-            conv = self._convolution(node, name, problem, fused)
+            conv = self._convolution(node, name, problem, fused, is_linear=found.is_linear)
             alone = replace(layer, module=conv, problem=conv.problem, fused=replace(fused, front=None))
             return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
@@ -234,22 +284,30 @@ class LayerGraph:
         dtype = STORED[problem.dtype]
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
-    def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused) -> Convolution:
-        """A convolution with the operators that are folded into it."""
+    def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused, *, is_linear: bool) -> Convolution:
+        """A convolution or linear layer with the operators that are folded into it."""
         weight, bias = self._weights(node)
         assert weight is not None  # noqa: S101 - a convolution has filters
         if fused.folded:
             chain = self._nodes(fused.folded)
-            channels = torch.empty((1, problem.geometry.k, *(1,) * len(problem.geometry.axes)), device=weight.device)
+            sizes = [1] * len(self._read.seen.tensors[node].kind.shape)
+            sizes[-1 if is_linear else 1] = problem.geometry.k
+            channels = torch.empty(sizes, device=weight.device)
             scale, shift = scale_and_shift(node, chain, self._value, channels)
             groups = problem.geometry.groups if problem.geometry.transposed else 0
             weight, bias = with_scale_and_shift(weight, bias, scale, shift, transposed_groups=groups)
             self._store(node, weight, bias)
             self.folded += [name for each in chain if "batch_norm" in str(each.target)]
-            self._replace(chain[-1], node)
-            _erase(chain)
+            moved = next((each for each in chain if each.target is _PERMUTE), None)
+            if moved is not None:
+                moved.replace_input_with(moved.all_input_nodes[0], node)
+            self._replace(chain[-1], moved or node)
+            _erase([each for each in chain if each is not moved])
             problem = replace(problem, epilogue="bias")
-        return Convolution(problem, _parameter(weight), None if bias is None else _parameter(bias))
+        weight, bias = _parameter(weight), None if bias is None else _parameter(bias)
+        if is_linear:
+            return LinearLayer(problem, _parameter(weight[:, :, None, None]), bias)
+        return Convolution(problem, weight, bias)
 
     def _weights(self, node: fx.Node) -> tuple[Tensor | None, Tensor | None]:
         """A layer's weight and bias."""
@@ -290,7 +348,10 @@ class LayerGraph:
         """Put a module at a free path, that of the parameters if possible; return the path."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
-        while not _is_free(network, name, ("weight", "bias")):
+        weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")
+        shared = any(user is not layer.node for each in weights for user in each.users)
+        held = () if layer.is_linear and shared else ("weight", "bias")  # its module has a weight of another shape
+        while not _is_free(network, name, held):
             number += 1
             name = f"{label}_{number}".replace(".", "_")
         network.add_submodule(name, tuned)

@@ -72,6 +72,7 @@ class Cuda:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.graph(graph):
             kept = run()
+        torch._C._cuda_clearCublasWorkspaces()  # else later graphs use one in the memory of this graph, after its end
         del kept
         return graph.replay
 

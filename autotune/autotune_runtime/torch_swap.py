@@ -50,7 +50,7 @@ class Row:
     origin: str = ""
     """where the kernel of an untuned network comes from: recorded results or the cost model"""
     kind: str = "convolution"
-    """convolution, norm, concatenation, max pool, mean or gate"""
+    """such as convolution"""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ def cudnn_benchmark(*, enabled: bool = True) -> Iterator[None]:
 
 
 class _Judge:
-    """Decides which convolutions to replace; those with the same problem are timed once."""
+    """Decides which layers to replace; those with the same problem are timed once."""
 
     def __init__(
         self,
@@ -206,8 +206,9 @@ class _Judge:
         runtime = layer.module.operator.runtime_of(device)
         if runtime is None:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
+        tf32 = tf32_is_allowed(linear=layer.is_linear)
         with runtime.current(device):
-            answers = [(problem, *serves(self._libraries, problem)) for problem in layer.problems]
+            answers = [(problem, *serves(self._libraries, problem, tf32=tf32)) for problem in layer.problems]
         served = [(problem, kernel) for problem, kernel, why_not in answers if not why_not]
         if not served:
             problem, kernel, why_not = answers[0]
@@ -223,7 +224,7 @@ class _Judge:
         self, layer: Layer, module: Convolution | Plain, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
         """Decide about a layer, given the problem that the kernel would compute."""
-        work = Work(problem, layer.residual, layer.activation, self._compiled)
+        work = Work(problem, layer.residual, layer.activation, self._compiled, layer.is_linear)
         if (key := repr(work)) not in self._times:
             self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._effort)
         row = Row(layer.name, problem, kernel, None, None, swapped=False, why="")
@@ -241,11 +242,11 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 
 
 def serves(
-    libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, repeatable: bool = False
+    libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
     """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
 
-    `repeatable`: it must compute the same bits in every run.
+    `tf32`: it may compute in TF32; `repeatable`: it must compute the same bits in every run.
     """
     library = libraries.get(problem.operation)
     if library is None:
@@ -257,8 +258,8 @@ def serves(
         return "", str(error)
     name = library.kernel_name(declared) or ""
     kernel = next(kernel for kernel in library.kernels() if kernel.name == name)
-    if kernel.accuracy == "tf32" and not tf32_is_allowed():
-        return name, "computes in TF32, which torch.backends.cudnn does not allow for convolutions"
+    if kernel.accuracy == "tf32" and not tf32:
+        return name, "computes in TF32, which torch.backends does not allow for it"
     if kernel.accuracy == "fp16-acc16":
         return name, "sums in half precision, which PyTorch's convolution does not"
     if repeatable and not kernel.deterministic:
@@ -266,7 +267,12 @@ def serves(
     return name, ""
 
 
-def tf32_is_allowed() -> bool:
-    """Whether PyTorch may use TF32; after its newer switch was used the older one cannot be read."""
-    newer = getattr(torch.backends.cudnn, "conv", None)
-    return bool(torch.backends.cudnn.allow_tf32 if newer is None else newer.fp32_precision == "tf32")
+def tf32_is_allowed(*, linear: bool = False) -> bool:
+    """Whether PyTorch may use TF32 for convolutions, or for linear layers; after its newer switches were used the older
+    ones cannot be read.
+    """
+    older, newer = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
+    if linear:
+        older, newer = torch.backends.cuda.matmul, torch.backends.cuda.matmul
+    precision = getattr(newer, "fp32_precision", None)
+    return bool(older.allow_tf32 if precision is None else precision == "tf32")

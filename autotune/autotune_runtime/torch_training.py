@@ -23,7 +23,7 @@ from .torch_capture import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, gradients_of, output_of, trained_convolution
 from .torch_runtime import Runtime
-from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, with_times
+from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
@@ -292,8 +292,9 @@ class _Judge:
         if runtime is None:
             why = f"is on {site.device}, not on a GPU"
             return Row(name, problems[0], "", None, None, swapped=False, why=why), ""
+        options = {"tf32": tf32_is_allowed(), "repeatable": True}
         with runtime.current(site.device):
-            answers = [(problem, *serves(self._libraries, problem, repeatable=True)) for problem in problems]
+            answers = [(problem, *serves(self._libraries, problem, **options)) for problem in problems]
         problem, kernel, why_not = next((each for each in answers if not each[2]), answers[0])
         if why_not:
             return Row(name, problem, kernel, None, None, swapped=False, why=why_not), ""

@@ -54,8 +54,11 @@ def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild 
     """Begin to build libraries for a network; None if none of its layers can run a kernel."""
     problems: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
+    only_convolutions = tf32_is_allowed() and not tf32_is_allowed(linear=True)  # may compute in TF32
     for layer in (each for first in network.layers for each in first.ways):
-        if layer.module is not None and layer.problems and layer.problems[0] not in problems:
+        if layer.module is None or not layer.problems or layer.problems[0] in problems:
+            continue
+        if not (only_convolutions and layer.is_linear and layer.problems[0].dtype == "f32"):
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
     return begin(build, problems)
 
@@ -108,7 +111,7 @@ def _algorithms(network: Inference) -> Iterator[None]:
     works = {
         Work(layer.problems[0], layer.residual, layer.activation): layer.module
         for layer in network.layers
-        if isinstance(layer.module, Convolution) and layer.problems
+        if isinstance(layer.module, Convolution) and layer.problems and not layer.is_linear
     }
     for work, conv in works.items():
         choose_algorithms(work, conv)

@@ -163,7 +163,7 @@ def import_model(
     request = Request(source, inputs, tuple(dict.fromkeys(batches or ())), dtype, layout)
     with stages() as stage:
         networks = read_source(request, stage)
-    imported = [findings(network, op=op, residuals=residuals) for network in networks]
+    imported = [findings(network, op=op, residuals=residuals, linear=not training) for network in networks]
     layers = named_layers(imported)
     if not layers:
         why = "; ".join(reasons(imported[0])) or f"it has no {OPERATIONS[op]}"

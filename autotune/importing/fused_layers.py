@@ -13,7 +13,7 @@ from autotune.autotune_runtime.fusion import (
     fuse,
     product_epilogue,
 )
-from autotune.autotune_runtime.layers import KINDS, Layer
+from autotune.autotune_runtime.layers import KINDS, LINEAR, Layer
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
@@ -71,21 +71,23 @@ class Findings:
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 
-def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
+def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, linear: bool = True) -> Findings:
     """Every layer of an operation in a network; of convolutions and matrix products, also those of the other one.
 
-    Without `residuals` no convolution takes an addition. The layers of other operations are so few FLOPs that they are
-    compared only with their like.
+    Without `residuals` no convolution takes an addition. With `linear`, linear layers are convolutions. The layers of
+    other operations are so few FLOPs that they are compared only with their like.
     """
-    checked = replace(network, operators=tuple(map(_checked, network.operators)))
+    known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
+    checked = replace(network, operators=tuple(map(_checked, known)))
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
+    kinds = (KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
     layers: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
         layer: Fused | Unsupported | None = None
-        if operator.product is not None and op in ("conv2d", "gemm"):
+        if operator.product is not None and (op == "gemm" or (op == "conv2d" and operator.layer is None)):
             layer = _product(checked, at, operator.product, op)
-        elif operator.layer is not None and operator.layer.kind == KINDS.get(op, "convolution"):
+        elif operator.layer is not None and operator.layer.kind in kinds:
             layer = _layer(operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)

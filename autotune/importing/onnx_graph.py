@@ -40,11 +40,13 @@ _NAMES = {each: each.lower() for each in _SAME} | {
     "Min": "minimum",
     "Sum": "add",
     "Swish": "silu",
+    "Transpose": "permute",
 }
 """ONNX's names of operators to PyTorch's."""
 _ARGUMENTS = {
     "convolution": ("input", "weight", "bias"),
     "gemm": ("mat1", "mat2", "bias"),
+    "linear": ("input", "weight"),
     "pow": ("self", "exponent"),
     "clamp": ("self", "min", "max"),
 }
@@ -93,7 +95,8 @@ class GraphReader:
         """The graph's operators, without those that compute constants."""
         images = tuple(each.name for each in self._graph.input if each.name not in self._constants)
         found = tuple(each for node in self._graph.node for each in self._calls(node))
-        tensors = {name: TensorType(shape, self._dtype_of(name)) for name, shape in self._shapes.items()}
+        dense = frozenset(("nchw",))
+        tensors = {name: TensorType(shape, self._dtype_of(name), dense) for name, shape in self._shapes.items()}
         constants, outputs = dict.fromkeys(self._constants, ""), frozenset(each.name for each in self._graph.output)
         return Calls(found, tensors, images, constants, outputs, self._layout)
 
@@ -129,6 +132,8 @@ class GraphReader:
             return
         if _CONVOLUTION.search(node.kind):
             name, (given, why_not) = "convolution", self._convolution(node)
+        elif node.kind == "MatMul" and {*proto.input[1:]}.isdisjoint(reads):
+            name, given, why_not = "linear", {"transB": 0}, ""
         else:
             (name, given), why_not = _operator(node), ""
         numbers = self._numbers if name in (*BINARY, "clamp") else {}
@@ -168,6 +173,8 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
             given = {"training": node.number("training_mode", 0)}
         case "clamp":  # its limits are inputs since opset 11
             given = {each: node.number(each, end) for each, end in (("min", -math.inf), ("max", math.inf))}
+        case "permute":
+            given = {"dims": node.whole("perm", ())}
         case "gelu" if node.word("approximate", "none") == "tanh":
             given = {"approximate": "tanh"}
         case "gemm":

@@ -45,6 +45,7 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     blocks = replace(FIRST, c=4)
     unfused = replace(FIRST, k=3, epilogue="bias")
     last = replace(FIRST, c=2, layout="nhwc")
+    pixels = Conv2dProblem(2, 4, 12, 12, 8, 1, 1, layout="nhwc", epilogue="bias")
     few = replace(FIRST, k=3, r=5, s=5, pad_h=2, pad_w=2)
     family = tiny(tmp_path_factory.mktemp("families"), *AT_MOST_EIGHT)
     config = Config("tiny", tuple((param.name, param.values[0]) for param in family.params))
@@ -58,6 +59,9 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernel("direct", "unfused", unfused),
         kernel("implicit_gemm", "last", last),
         chosen(family, few, config, "few"),
+        kernel("implicit_gemm", "wide", replace(pixels, epilogue="bias_gelu")),
+        kernel("implicit_gemm", "narrow", replace(pixels, c=8, k=4, epilogue="bias_add")),
+        kernel("implicit_gemm", "row", replace(pixels, h=1, w=144)),
     )
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
     with host_driver(built_for_host(exported, tmp_path_factory.mktemp("built"), cxx=cxx)) as run:
@@ -112,6 +116,17 @@ def test_a_residual_in_nhwc(on_cpu: OnHostDriver) -> None:
     kernel, laid_out, difference = on_cpu(residuals.channels_last)
     assert (kernel, laid_out) == ("tested.last", True)
     assert difference < CLOSE
+
+
+def test_linear_layers_are_convolutions_of_pixels(on_cpu: OnHostDriver) -> None:
+    kernels, left, differences = on_cpu(residuals.linear_layers)
+    assert kernels == {
+        "wide": ("tested.wide", "bias_gelu"),
+        "narrow": ("tested.narrow", "bias_add"),
+        "first": ("tested.row", "bias"),
+    }
+    assert "aten.mul.Tensor" not in left, "the scale is folded"
+    assert max(differences) < CLOSE
 
 
 def test_compiled_network_is_one_graph_for_any_n(on_cpu: OnHostDriver) -> None:

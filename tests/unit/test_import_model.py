@@ -7,6 +7,7 @@ import shlex
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,27 @@ def test_what_cannot_be_served_is_a_comment_with_its_share(autotune: Command, tm
     total = sum(each.problem.flops for each in found) + sum(flops.values())
     said = {f"#   {100 * count / total:.1f} %  {words}" for words, count in flops.items()}
     assert {*comments} == said
+
+
+def test_linear_layers_of_images_are_convolutions_of_pixels(autotune: Command, tmp_path: Path) -> None:
+    nodes = [
+        CONV,
+        node("Transpose", "c", "rows", perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["rows", "wide"], ["w1"], name="first"),
+        node("Add", "w1 b8", "w2"),
+        node("Relu", "w2", "w3"),
+        helper.make_node("MatMul", ["w3", "narrow"], ["n1"], name="second"),
+        node("Transpose", "n1", "n2", perm=[0, 3, 1, 2]),
+        node("Mul", "n2 k1", "n3"),
+        node("Add", "n3 c", "y"),
+    ]
+    model = saved(tmp_path / "net.onnx", nodes, weights={**WEIGHTS, "wide": (4, 8), "b8": (8,), "narrow": (8, 4)})
+    _, first, second = layers(autotune, model, "--layout", "nhwc")
+    pixels = Conv2dProblem(2, 4, 8, 8, 8, 1, 1, layout="nhwc", epilogue="bias_relu")
+    assert (first, second) == (
+        Layer("first", pixels),
+        Layer("second", replace(pixels, c=8, k=4, epilogue="bias_add")),
+    )
 
 
 def test_products_of_matrices_are_layers_of_gemm(autotune: Command, tmp_path: Path) -> None:
