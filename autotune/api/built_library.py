@@ -31,7 +31,8 @@ from autotune.tempdirs import temporary_folder
 def main() -> None:
     """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
-    It gives a study and a folder as JSON on standard input. What does not depend on them is read before that.
+    Each line of standard input has a study and a folder as JSON; the process fails if the last one does. What does not
+    depend on them is read before.
     """
     device, db = sys.argv[1:]
     try:
@@ -39,10 +40,15 @@ def main() -> None:
             families = load_templates()
             results.best()
             results.tuned(informative_classes(None, "f16"))
-            given = sys.stdin.read()
-            if given:
-                request = json.loads(given)
-                build_untuned(parse_study(request["study"], "network"), families, results, Path(request["out"]))
+            failed: AutotuneError | None = None
+            for line in sys.stdin:
+                failed, request = None, json.loads(line)
+                try:
+                    build_untuned(parse_study(request["study"], "network"), families, results, Path(request["out"]))
+                except AutotuneError as error:
+                    failed = error
+            if failed is not None:
+                raise failed
     except AutotuneError as error:
         sys.exit(str(error))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import logging
 import re
@@ -21,9 +22,10 @@ from torch import Tensor, fx, nn
 from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .torch_example import convolutions, has_hooks, replaced, run, tensors_of
+from .torch_example import convolutions, has_hooks, replaced, run, tensors_of, undisturbed
 from .torch_repeated import Calls, Once, Repeated, Value
 
 _MOST_UNROLLED = 8  # times that a convolution of one graph runs
@@ -45,20 +47,41 @@ class Part:
     """whether the part was a single convolution"""
 
 
-def capture(network: nn.Module, arguments: tuple[object, ...]) -> tuple[nn.Module, tuple[Part, ...]]:
+def capture(
+    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Part], None] | None = None
+) -> tuple[nn.Module, tuple[Part, ...]]:
     """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
     graphs.
 
     All of it becomes one graph if torch.export accepts it, unless a convolution runs more than 8 times; otherwise the
     largest parts whose parameters nobody else reads. A part that ran several times becomes a graph for each kind of
-    call.
+    call. `sketched` is called with a sketch of the graph, which takes a fraction of torch.export's time.
     """
     runs = _runs(network, arguments)
     if max((runs[part] for part in convolutions(network).values()), default=0) <= _MOST_UNROLLED:
+        if sketched is not None and (part := _sketch(network, arguments)) is not None:
+            sketched(part)
         graph = exported(network, arguments)
         if graph is not None:
             return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
     return network, tuple(_parts(network, arguments, runs))
+
+
+def _sketch(network: nn.Module, arguments: tuple[object, ...]) -> Part | None:
+    """The network's operators in a run, which are nearly always those that torch.export finds; None if it fails."""
+    try:
+        with _quiet(), torch.no_grad(), undisturbed(network, arguments) as given:
+            graph: fx.GraphModule = make_fx(network, pre_dispatch=True)(*given)
+            paths = {id(tensor): name for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+    except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
+        return None
+    first: dict[str, fx.Node] = {}
+    for node in graph.graph.find_nodes(op="get_attr"):
+        if (same := first.setdefault(str(node.target), node)) is not node:
+            node.replace_all_uses_with(same)
+            graph.graph.erase_node(node)
+    labels = {name: paths[id(value)] for name in first if id(value := getattr(graph, name)) in paths}
+    return Part("", graph.eval(), arguments, labels, is_convolution=isinstance(network, _ConvNd))
 
 
 def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
@@ -192,10 +215,11 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
 
 def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) -> torch.export.ExportedProgram | None:
     try:
-        # the network's reads of sizes are part of the graph then, and fail there for other sizes
-        return torch.export.export(
-            network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
-        )
+        with _WholeBatchNorms():
+            # the network's reads of sizes are part of the graph then, and fail there for other sizes
+            return torch.export.export(
+                network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+            )
     except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
         return None
 
@@ -255,6 +279,8 @@ def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Modul
         x, name = node.args
         node.op, node.target, node.args = "call_module", str(name), (x,)
         made.add_submodule(str(name), opaque[str(name)])
+    for node in made.graph.find_nodes(op="call_function", target=BATCH_NORM):
+        node.target = torch.ops.aten.batch_norm.default
     values = [node.meta["val"] for node in made.graph.find_nodes(op="placeholder")]
     tensors = [each for each in values if isinstance(each, Tensor)]
     fixed = {
@@ -321,6 +347,31 @@ def _(x: Tensor, name: str) -> Tensor:
     y = _OPAQUE[name].forward(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     return x.new_empty(y.shape)
 
+
+class _WholeBatchNorms(TorchFunctionMode):
+    """Trace batch norms as operators whose outputs have the shapes of their inputs.
+
+    PyTorch decomposes its own to find that out, which takes half of the capture of a DenseNet.
+    """
+
+    def __torch_function__(
+        self, func: object, types: object, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
+    ) -> object:
+        assert callable(func)  # noqa: S101 - PyTorch calls nothing else
+        given = kwargs or {}
+        if func is nn.functional.batch_norm:
+            of = inspect.signature(func).bind(*args, **given)
+            of.apply_defaults()
+            x, mean, variance, weight, bias, trains, momentum, eps = of.args
+            if not trains:
+                return BATCH_NORM(x, weight, bias, mean, variance, trains, momentum, eps, torch.backends.cudnn.enabled)
+        return func(*args, **given)
+
+
+_OPERATORS = torch.library.Library(_NAMESPACE, "FRAGMENT")
+_OPERATORS.define(str(torch.ops.aten.batch_norm.default._schema).removeprefix("aten::"))
+_OPERATORS.impl("batch_norm", lambda x, *_: torch.empty_like(x), "Meta")
+BATCH_NORM = getattr(torch.ops, _NAMESPACE).batch_norm.default
 
 SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
 OPAQUE = getattr(torch.ops, _NAMESPACE).part.default

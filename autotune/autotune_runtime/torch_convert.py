@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from .torch_layers import read_network
 from .torch_swap import MARGIN, Report, cudnn_benchmark, swap
 from .torch_training import Training, read_training, train
-from .torch_untuned import DB, UntunedNetwork, begun_build, libraries_if_any, started_build, swap_untuned
+from .torch_untuned import DB, UntunedNetwork, begun_build, expect, libraries_if_any, started_build, swap_untuned
 
 
 def convert(
@@ -58,7 +59,8 @@ def convert(
         started = started_build(module.parameters(), str(db)) if libraries is None else None
         try:
             with cudnn_benchmark(enabled=False):  # whose algorithms are chosen while kernels are compiled
-                network = read_training(module, example) if training else read_network(module, example)
+                expected = None if started is None else partial(expect, started)
+                network = read_training(module, example) if training else read_network(module, example, expected)
         except BaseException:
             if started is not None:
                 started.cancel()

@@ -99,17 +99,23 @@ class Inference:
         return self.network
 
 
-def read_network(module: nn.Module, example: object) -> Inference:
+def read_network(module: nn.Module, example: object, expected: Callable[[Inference], None] | None = None) -> Inference:
     """Capture a copy of a network on an example, fold its batch norms and find its layers.
 
     `example_arguments` describes valid examples. No parameter of the copy requires gradients, and none is an inference
-    tensor. Raises TrainingMode if some part of the network is in training mode.
+    tensor. `expected` is called early with a sketch, which nearly always has the same layers. Raises TrainingMode if
+    some part of the network is in training mode.
     """
     refuse_training(module)
     with torch.inference_mode(mode=False), torch.no_grad():
         network = copy.deepcopy(module).requires_grad_(requires_grad=False)
         arguments = example_arguments(network, example)
-        network, parts = capture(network, arguments)
+
+        def sketched(part: Part) -> None:
+            if expected is not None:
+                expected(Inference(part.graph, arguments, (LayerGraph(part),)))
+
+        network, parts = capture(network, arguments, None if expected is None else sketched)
         return Inference(network, arguments, tuple(map(LayerGraph, parts)))
 
 

@@ -52,6 +52,16 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
     """Begin to build libraries for a network; None if none of its layers can run a kernel."""
+    return begin(build, _problems(network))
+
+
+def expect(build: UntunedBuild, sketch: Inference) -> None:
+    """Begin to build libraries for a sketch of a network."""
+    if problems := _problems(sketch):
+        build.expect(problems, _accuracy(problems))
+
+
+def _problems(network: Inference) -> Mapping[LayerProblem | FilterGradient, str]:
     problems: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     only_convolutions = tf32_is_allowed() and not tf32_is_allowed(linear=True)  # may compute in TF32
@@ -60,7 +70,7 @@ def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild 
             continue
         if not (only_convolutions and layer.is_linear and layer.problems[0].dtype == "f32"):
             problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
-    return begin(build, problems)
+    return problems
 
 
 def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGradient, str]) -> UntunedBuild | None:
@@ -69,11 +79,15 @@ def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGra
         if build is not None:
             build.cancel()
         return None
-    accuracy = None
-    if all(problem.dtype == "f32" for problem in problems):
-        accuracy = "tf32" if tf32_is_allowed() else "fp32-class"
-    build.begin(problems, accuracy)
+    build.begin(problems, _accuracy(problems))
     return build
+
+
+def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
+    """The accuracy of a study of problems; None: that of their types."""
+    if all(problem.dtype == "f32" for problem in problems):
+        return "tf32" if tf32_is_allowed() else "fp32-class"
+    return None
 
 
 def swap_untuned(

@@ -57,6 +57,7 @@ class UntunedBuild:
         """
         version = str(importlib.import_module("autotune").__version__)
         self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
+        self._asked = ""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - of the process
         self._process = subprocess.Popen(
             [sys.executable, "-m", "autotune.api.built_library", device, db],
@@ -66,19 +67,32 @@ class UntunedBuild:
             text=True,
         )
 
-    def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
-        """Build libraries for problems, which have names for messages, unless the cache has them."""
+    def expect(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
+        """Build libraries for problems, which have names for messages, unless the cache has them.
+
+        If `begin` names others later, their kernels are compiled after these.
+        """
         text = _study(problems, accuracy)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         key = hashlib.sha256("\0".join((text, *self._words)).encode()).hexdigest()[:32]
         self.folder = cache / "autotune" / "libraries" / key
-        self._count, self._began_s = len(problems), time.perf_counter()
+        if text == self._asked or (self.folder / ORIGINS).is_file():
+            return
+        if not self._asked:
+            self._began_s = time.perf_counter()
+        self._asked, self._count = text, len(problems)
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        with suppress(BrokenPipeError):  # of a process that failed, whose message comes later
+            print(json.dumps({"study": text, "out": str(self.folder)}), file=self._process.stdin, flush=True)
+
+    def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
+        """Build libraries for problems as `expect` does, and no others after them."""
+        self.expect(problems, accuracy)
         if (self.folder / ORIGINS).is_file():
             self.cancel()
             return
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        with suppress(BrokenPipeError):  # of a process that failed, whose message comes later
-            self._process.stdin.write(json.dumps({"study": text, "out": str(self.folder)}))
+        with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def cancel(self) -> None:

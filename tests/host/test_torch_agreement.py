@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
-from autotune.autotune_runtime.torch_layers import Layer, LayerGraph, read_network  # noqa: E402
+from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import OPERATIONS, findings  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of  # noqa: E402
@@ -257,9 +257,12 @@ def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
     build, count = NETWORKS[name]
     network, size = build().eval(), (2, 3, 24, 24)
     x = torch.randn(size, generator=torch.Generator().manual_seed(1))
-    converted = read_network(network, x)
+    sketches: list[Inference] = []
+    converted = read_network(network, x, sketches.append)
     assert sum(served(converted.layers).values()) == count
     expected = (served(converted.layers), len(converted.layers))
+    assert [(served(each.layers), len(each.layers)) for each in sketches] == [expected]
+    assert [each.name for each in sketches[0].layers] == [each.name for each in converted.layers]
     assert imported(network, size) == expected
     assert compiled(network, x) == expected
     made = converted.finish()

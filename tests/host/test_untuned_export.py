@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
-from autotune.api.built_library import build_untuned
-from autotune.api.untuned import opened_results
+from autotune.api.built_library import main
 from autotune.autotune_runtime import load
-from autotune.family.template_files import load_templates
 from autotune.resources import cost_model_file
-from autotune.study_reader import parse_study
 from tests.unit.conftest import autotune, folder
 from tests.unit.tiny import Command
 
@@ -132,10 +130,12 @@ def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
 
 
 @pytest.mark.cxx
-def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path) -> None:
-    study = parse_study(f'name = "net"\n{SMALL}', "net")
-    with opened_results("autotune.db", "host") as results:
-        build_untuned(study, load_templates(), results, Path("kernels"))
+def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = (NEW, f'name = "net"\n{SMALL}')  # the first one has no name, which does not stop the second
+    requests = "\n".join(json.dumps({"study": text, "out": "kernels"}) for text in texts)
+    monkeypatch.setattr("sys.argv", ["built_library", "host", "autotune.db"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(requests))
+    main()
     assert sorted(path.name for path in Path("kernels").iterdir()) == ["libconv2d.so", "origins.json"]
     (built,) = json.loads(Path("kernels/origins.json").read_text()).items()
     bound = pytest.approx((4 + 18**0.5) * 2**-24)
