@@ -11,7 +11,7 @@ from .concats import ConcatProblem, concat
 from .convolution import DTYPES, Geometry, Problem, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Graph, LayerProblem, MatrixProduct, Operator, convolution, matrix_product
-from .layers import Layer
+from .network_layers import Layer
 from .norms import NormProblem, norm
 from .pools import GateProblem, MaxPoolProblem, MeanProblem, images_layer
 

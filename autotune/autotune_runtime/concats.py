@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .convolution import DTYPES, Shape, sizes
-from .layers import Layer
+from .network_layers import Layer
 
 MOST_TENSORS = 8
 """Maximum number of tensors that a kernel concatenates."""

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from .activations import ACTIVATIONS
 from .concats import ConcatProblem
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
-from .layers import LINEAR, Layer
+from .network_layers import LINEAR, Layer
 from .norms import NormProblem
 from .pools import GateProblem, ImagesProblem, MaxPoolProblem, MeanProblem
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .convolution import DTYPES, Shape, sizes
-from .layers import Layer
+from .network_layers import Layer
 
 
 @dataclass(frozen=True, slots=True)

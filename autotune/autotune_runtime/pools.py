@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from .convolution import DTYPES, sizes
-from .layers import Layer
+from .network_layers import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

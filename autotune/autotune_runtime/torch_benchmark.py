@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .activations import BY_WORD
 from .convolution import Problem
 from .fusion import LayerProblem
-from .layers import KINDS, LINEAR
+from .network_layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, activated
 from .torch_plain import Plain

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx, nn
 
-from . import layers
+from . import network_layers
 from .aten_calls import CASTS
 from .concats import ConcatProblem
 from .convolution import Problem
@@ -245,7 +245,7 @@ class LayerGraph:
     def _nodes(self, positions: tuple[int, ...]) -> list[fx.Node]:
         return [self._read.nodes[at] for at in positions]
 
-    def _layer(self, at: int, found: layers.Layer[LayerProblem], fused: Fused | None) -> Layer:
+    def _layer(self, at: int, found: network_layers.Layer[LayerProblem], fused: Fused | None) -> Layer:
         node, problem = self._read.nodes[at], found.problem
         name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED

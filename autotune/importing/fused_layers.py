@@ -13,7 +13,7 @@ from autotune.autotune_runtime.fusion import (
     fuse,
     product_epilogue,
 )
-from autotune.autotune_runtime.layers import KINDS, LINEAR, Layer
+from autotune.autotune_runtime.network_layers import KINDS, LINEAR, Layer
 from autotune.errors import StudyError
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
