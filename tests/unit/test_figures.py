@@ -42,6 +42,16 @@ def test_figures_are_those_of_the_recorded_results(
     assert code == 0, "".join(capsys.readouterr())
 
 
+def test_the_layer_of_the_readme_takes_its_recorded_time() -> None:
+    """It is a layer of ResNet-50, whose table in results.md is computed from the records."""
+    rows = (ROOT / "docs" / "results.md").read_text().splitlines()
+    cells = next(row for row in rows if row.startswith("| layer1-conv2 | c64 56x56 k64 3x3 pad 1 bias_relu |")).split(
+        "|"
+    )
+    ours_us, cudnn_us = cells[5].strip(), cells[6].strip()
+    assert f"takes {ours_us} us, and {cudnn_us} with cuDNN" in (ROOT / "README.md").read_text()
+
+
 def test_a_changed_figure_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     code = "table('layer | us', [[row.layer, round(row.median_us)] for row in rows('best lenet-k5 --db recorded')])"
