@@ -15,6 +15,7 @@ from .concats import ConcatProblem
 from .convolution import Problem
 from .fusion import Front, Fused, LayerProblem, fuse
 from .norms import NormProblem
+from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture
 from .torch_convolution import Convolution, LinearLayer, UpsampledConvolution
@@ -115,7 +116,8 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
             if expected is not None:
                 expected(Inference(part.graph, arguments, (LayerGraph(part),)))
 
-        network, parts = capture(network, arguments, None if expected is None else sketched)
+        with fast_attention(network):
+            network, parts = capture(network, arguments, None if expected is None else sketched)
         return Inference(network, arguments, tuple(map(LayerGraph, parts)))
 
 

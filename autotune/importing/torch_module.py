@@ -65,9 +65,11 @@ def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.Bytes
     """The archive of a model in evaluation mode, for inputs of these sizes, of its parameters' type and device."""
     import torch
 
+    from autotune.autotune_runtime.torch_attention import fast_attention
+
     like = next((each for each in module.parameters() if each.is_floating_point()), torch.empty(0))
     arguments = tuple(torch.empty(each, dtype=like.dtype, device=like.device) for each in inputs)
-    with contextlib.redirect_stderr(io.StringIO()):  # where it fails, the whole graph until then
+    with fast_attention(module), contextlib.redirect_stderr(io.StringIO()):  # if it fails, the whole graph until then
         exported = torch.export.export(module, arguments)
     archive = io.BytesIO()
     torch.export.save(exported, archive)

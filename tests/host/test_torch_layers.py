@@ -10,6 +10,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_layers import read_network  # noqa: E402
+from autotune.importing.fused_layers import findings  # noqa: E402
+from autotune.importing.torch_archive import read_archive  # noqa: E402
+from autotune.importing.torch_module import archive_of  # noqa: E402
 
 
 class SqueezeExcite(nn.Module):
@@ -174,3 +177,16 @@ def test_a_part_that_runs_in_a_loop_has_a_graph_for_each_kind_of_call() -> None:
             calls.clear()
             torch.testing.assert_close(copy(x), network(x))
             assert len(calls) == others, "a size that was not captured is computed by the part itself"
+
+
+def test_kernels_can_compute_all_linear_layers_of_a_transformer() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, activation="gelu", batch_first=True, norm_first=True).eval()
+    found = read_network(layer, (2, 9, 16))
+    linear = [each for each in found.layers if each.is_linear]
+    problems = [each.problems[0] for each in linear]
+    assert [problem.epilogue for problem in problems] == ["bias", "bias_add", "bias_gelu", "bias_add"]
+    imported = findings(read_archive(archive_of(layer, [(2, 9, 16)]), "layer", (), None, None, None), op="conv2d")
+    assert [each.problem.values["epilogue"] for each in imported.fused] == [problem.epilogue for problem in problems]
+    copy, x = found.finish(), torch.randn(3, 9, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(copy(x), layer(x))
