@@ -139,12 +139,14 @@ def import_model(
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
 
     Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
-    layer with a count. Comments list what no kernel supports, with the reason and its share of the FLOPs.
+    layer with a count. Comments list what is fused into each layer, and what no kernel supports, with the reason and
+    its share of the FLOPs.
     """
     from autotune.importing import (
         OPERATIONS,
         Request,
         findings,
+        fused_parts,
         named_layers,
         read_source,
         reasons,
@@ -177,6 +179,7 @@ def import_model(
     report = [
         *title,
         f"{counted(len(layers), 'layer')}, in {time.perf_counter() - began:.1f} s",
+        *(f"fused into them: {parts}" for parts in [fused_parts(imported[0])] if parts and not training),
         *map("left out: {}".format, reasons(imported[0])),
     ]
     if out is None:

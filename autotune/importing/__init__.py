@@ -2,7 +2,7 @@
 
 from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import Request, read_source
-from autotune.importing.study_text import NamedLayer, named_layers, reasons, study_text, summaries
+from autotune.importing.study_text import NamedLayer, fused_parts, named_layers, reasons, study_text, summaries
 from autotune.importing.training import training_layers
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "NamedLayer",
     "Request",
     "findings",
+    "fused_parts",
     "named_layers",
     "read_source",
     "reasons",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from autotune.autotune_runtime.activations import BY_WORD
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.autotune_runtime.fusion import (
     Graph,
@@ -33,6 +35,8 @@ class Fused:
 
     label: str
     problem: Problem
+    parts: tuple[str, ...] = ()
+    """what else the kernel computes, in the network's order; of a product, its epilogue says so"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
         if operator.product is not None and (op == "gemm" or (op == "conv2d" and operator.layer is None)):
             layer = _product(checked, at, operator.product, op)
         elif operator.layer is not None and operator.layer.kind in kinds:
-            layer = _layer(operator.layer, fused.get(at), op)
+            layer = _layer(checked, operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)
         elif layer is not None:
@@ -97,13 +101,27 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
     return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _layer(layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported:
+def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported:
     label = plain(layer.label)
     if op == "gemm":
         return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
     if fused is None:
         return Unsupported(label, plain(layer.why_not, 1000), layer.flops)
-    return Fused(label, _problem(fused.problems[0]))
+    return Fused(label, _problem(fused.problems[0]), tuple(_parts(network, fused)))
+
+
+_IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "upsampling"}
+
+
+def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
+    front = fused.front.operators if fused.front is not None else ()
+    yield from (_IN_FRONT[kind] for at in front if (kind := network.operators[at].kind) in _IN_FRONT)
+    if any(network.operators[at].kind == "affine" for at in fused.folded):
+        yield "scale and shift"
+    if fused.addition is not None:
+        yield "residual"
+    if fused.activation:
+        yield BY_WORD[fused.activation].name
 
 
 def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused | Unsupported:

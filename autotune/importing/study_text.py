@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from autotune.autotune_runtime.convolution import sizes
 from autotune.autotune_runtime.fusion import Graph
 from autotune.autotune_runtime.layer_names import plain_name, unused_name
-from autotune.importing.fused_layers import OPERATIONS, Findings
+from autotune.importing.fused_layers import OPERATIONS, Findings, Fused
 from autotune.importing.network import plain
 from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
@@ -28,6 +29,8 @@ class NamedLayer:
     """their names in the network"""
     share: float
     """of the FLOPs of the whole network, at its number of images"""
+    fused: tuple[str, ...] = ()
+    """what else its kernel computes, if the convolutions differ several alternatives"""
 
 
 def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
@@ -35,14 +38,15 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
     layers: list[NamedLayer] = []
     taken: set[str] = set()
     for found in networks:
-        labels: dict[Problem, list[str]] = {}
+        same: dict[Problem, list[Fused]] = {}
         for each in found.fused:
-            labels.setdefault(each.problem, []).append(each.label)
-        for problem, those in labels.items():
+            same.setdefault(each.problem, []).append(each)
+        for problem, those in same.items():
             ending = f"-n{found.images}" if len(networks) > 1 else ""
-            name = unused_name(plain_name(those[0]) or found.op, taken, ending)
+            name = unused_name(plain_name(those[0].label) or found.op, taken, ending)
             share = len(those) * problem.flops / found.flops
-            layers.append(NamedLayer(name, problem, tuple(those), share))
+            fused = dict.fromkeys(", ".join(each.parts) for each in those if each.parts)
+            layers.append(NamedLayer(name, problem, tuple(each.label for each in those), share, tuple(fused)))
     return tuple(layers)
 
 
@@ -63,6 +67,12 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
         known = " known" if any(left.flops is None for left in each.left_out) else ""
         share = f"{100 * each.served_flops / each.flops:.1f} % of {each.flops / 1e9:.4g} GFLOPs{known}"
         yield f"{source}, {inputs}: {len(each.fused)} of {each.count} {OPERATIONS[each.op]}, {share}"
+
+
+def fused_parts(found: Findings) -> str:
+    """What the layers' kernels compute in addition, with how many do; empty if nothing."""
+    counts = Counter(part for each in found.fused for part in each.parts)
+    return ", ".join(f"{part} ({count})" for part, count in counts.items())
 
 
 def reasons(found: Findings) -> Iterator[str]:
@@ -97,4 +107,6 @@ def _listed(labels: Sequence[str]) -> str:
 def _table(layer: NamedLayer) -> Iterator[str]:
     yield ""
     yield f"# {_percent(layer.share)}: {_listed(layer.labels)}"
+    if layer.fused:
+        yield f"# Fused: {' or '.join(layer.fused)}"
     yield from layer_toml(Layer(layer.name, layer.problem, len(layer.labels)))

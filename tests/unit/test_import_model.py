@@ -210,7 +210,7 @@ def test_layers_have_counts_names_and_the_settings_asked_for(autotune: Command, 
     assert {(layer.problem.dtype, layer.problem.values["layout"]) for layer in found} == {("f16", "nhwc")}
     study = load_study(tmp_path / "net.toml")
     assert (study.name, study.accuracy) == ("net", "fp16-acc16")
-    assert "\n# 72.7 %: body.body.0, body.body.1\n" in study.text
+    assert "\n# 72.7 %: body.body.0, body.body.1\n# Fused: ReLU\n" in study.text
     tuned = autotune("tune", tmp_path / "net.toml", "--device", "null", "--trials", "1")
     assert tuned.code == 0, tuned
 
