@@ -80,8 +80,7 @@ def test_config_for_hopper_is_right(problem: Problem, values: Values, host: Devi
     "change",
     [
         ("DILATION_H * PITCH * OPERAND_ROW_BYTES", "DILATION_H * (PITCH - 1) * OPERAND_ROW_BYTES"),
-        ("clear_rows(stages + stage * STAGE_BYTES, DY_LOADED, DEPTH);", ""),
-        ("wgmma_wait(d);", ""),
+        *long_run((("clear_rows(stages + stage * STAGE_BYTES, DY_LOADED, DEPTH);", ""),), (("wgmma_wait(d);", ""),)),
     ],
 )
 def test_a_mistake_in_windows_is_found(change: tuple[str, str], host: DeviceEvaluator) -> None:
@@ -98,7 +97,7 @@ FAULTS = {
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize("what", every(2, FAULTS))
+@pytest.mark.parametrize("what", every(3, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     assert refuses_changed(MMA, FILTER_GRADIENTS["same"], SMALL, FAULTS[what], host)
 

@@ -132,7 +132,7 @@ def test_rules_see_words_and_derived_names(autotune: Command, table: str, shape:
     path = Path("mine/operation.toml")
     path.write_text(f"{path.read_text()}\n{table}")
     of_one_config()
-    checked = autotune(*CHECK[:-1], "6", "--json")
+    checked = autotune(*CHECK[:-1], "3", "--json")
     assert checked.code == 0, checked.err
     assert shape in checked.out
     assert all(row["outcome"] == "correct" for row in json.loads(checked.out))
