@@ -86,7 +86,7 @@ FIGURES = (
     tuned("resnet50-fp16-n1", 2),
     tuned("decoders-bf16", 1),
     tuned("resnext50-fp16", 1),
-    *(tuned(study, 1, rival=None) for study in ("max_pool2d", "softmax", "stencil")),
+    *(tuned(study, 1, rival=None) for study in ("efficientnet-b0-fp16", "max_pool2d", "softmax", "stencil")),
     *(tuned(f"resnet50-{which}-gradients-bf16", 3, budget_s=100) for which in ("data", "filter")),
     tuned("flux-decoder-bf16", 2, budget_s=60),
     tuned("wan-decoder-bf16", 2, rival=None, budget_s=60),
