@@ -28,6 +28,7 @@ MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a se
 _UNITS = 3  # the first number of a run-time size that is not divisible by a power of two
 _SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
 _QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
+_DRAWS, _RANDOM_FLOPS = 8, 5_000_000  # of random run-time sizes, the first of which that take little time are tested
 _NEXT_SIZES = 1000  # number of sizes to try
 _OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
 _WARP = 32
@@ -66,14 +67,14 @@ class Golden:
     sets: tuple[Samples, ...]
 
 
-def golden(problem: Problem) -> Golden:
-    """The golden values of a problem's shape, for small but sufficient run-time sizes, and the smallest ones.
+def golden(problem: Problem, seed: int) -> Golden:
+    """The golden values of a problem's shape, for small but sufficient run-time sizes, the smallest and random ones.
 
     There are none if the operation's reference is in C++, except for convolutions, which have another reference here.
     Raises TemplateError if a reference in numpy fails.
     """
     few, least = self_test_problems(problem)
-    more = tuple(each for each in _more_problems(problem, few) if each not in (few, least))
+    more = tuple(each for each in _more_problems(problem, few, seed) if each not in (few, least))
     sizes = few.runtime_sizes, least.runtime_sizes, tuple(each.runtime_sizes for each in more)
     most = max(ALL_SAMPLES, MOST_PRODUCTS // problem.reduction)
     if problem.operation.name in _CONVOLUTIONS:
@@ -103,16 +104,20 @@ def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
     return _first_valid(few, 0, wanted), least
 
 
-def _more_problems(problem: Problem, few: Problem) -> tuple[Problem, ...]:
-    """For each run-time size a multiple of 16, beyond 100 where there is one, and the tuned size; then all tuned ones;
-    if a CPU runs the kernel there in time.
+def _more_problems(problem: Problem, few: Problem, seed: int) -> tuple[Problem, ...]:
+    """For each run-time size a multiple of 16, beyond 100 where there is one, and the tuned size; then all tuned ones,
+    and random ones below; if a CPU runs the kernel there in time.
     """
     found = []
     for place, tuned in enumerate(problem.runtime_sizes):
         for sizes in (_SIXTEENS, (tuned,)):
             varied = (partial(few.with_runtime_at, place, size) for size in sizes if size <= tuned)
             found += [*itertools.islice(filter(_is_quick, valid_problems(varied)), 1)]
-    return tuple(dict.fromkeys((*found, *filter(_is_quick, (problem,)))))
+    random = np.random.default_rng(seed)
+    draws = (np.array(problem.runtime_sizes) ** random.random() for _ in range(_DRAWS))
+    drawn = valid_problems(partial(problem.with_runtime, *map(int, sizes)) for sizes in draws)
+    cheap = itertools.islice((each for each in drawn if each.flops <= _RANDOM_FLOPS and _is_quick(each)), 1)
+    return tuple(dict.fromkeys((*found, *filter(_is_quick, (problem,)), *cheap)))
 
 
 def _is_quick(problem: Problem) -> bool:

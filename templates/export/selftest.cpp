@@ -402,10 +402,12 @@ void test_kernel(const Golden &golden, const conv2d_kernel &kernel, CUcontext co
             worst = std::max(worst, pass.judge(how));
         };
         right(each, "with a handle");
-        if (golden.least != golden.sizes)
-            right(Case(with_runtime_sizes(problem, golden.least), golden, each.whole), "at the least size");
-        for (int more = 0; more < golden.more; ++more)
-            right(Case(with_runtime_sizes(problem, golden.more_sizes[more]), golden, each.whole), "at a larger size");
+        const auto right_at = [&](const RuntimeSizes &sizes) {
+            right(Case(with_runtime_sizes(problem, sizes), golden, each.whole),
+                  (std::string("at ") + RUNTIME_NAME + " = " + text_of(sizes)).c_str());
+        };
+        if (golden.least != golden.sizes) right_at(golden.least);
+        for (int more = 0; more < golden.more; ++more) right_at(golden.more_sizes[more]);
         const Pass pass(each, most);
         if (in_one_call) {
             forward(each, pass, nullptr);

@@ -205,7 +205,7 @@ def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: D
 def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
     """The float64 reference in C++ is checked by `verify`, that of numpy here, both against operators of PyTorch."""
     torch = pytest.importorskip("torch", exc_type=ImportError)
-    problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label]).sizes[0])
+    problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label], 0).sizes[0])
     device = host_device(str(find_cxx()))
     config = default_of("conv_implicit_gemm", problem)
     assert config is not None
@@ -214,7 +214,7 @@ def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
     inputs = {name: encoded(values, "f32") for name, values in data.items()}
     y = np.frombuffer(output_bytes(device, source, inputs), np.float32)
     device.close()
-    (samples,) = (each for each in golden(problem).sets if each.integers)
+    (samples,) = (each for each in golden(problem, 0).sets if each.integers)
     np.testing.assert_allclose(y[list(samples.indices)], samples.values, rtol=1e-5, atol=1e-5)
 
     found = torch_conv.operators(problem, fused=False)(*operands(torch, problem, data)).numpy()
