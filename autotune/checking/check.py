@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.other_sizes import OtherProblems, runtimes, within
 from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
+from autotune.checking.stopwatch import Stopwatch
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import Checker, Evaluator
@@ -57,6 +57,8 @@ class _Started:
     case: Case
     sources: tuple[KernelSource, ...]
     """for each run-time size, the problem's own first"""
+    once: tuple[KernelSource, ...]
+    """for further sizes, at which one run of each is enough"""
     binary: Future[Binary]
     archs: tuple[Future[ArchResult], ...]
     on: Evaluator
@@ -64,7 +66,11 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
-_VARIED_EVERY = 2  # of so many cases one is run at other sizes, too
+_SPARE = 3  # configs that a search has compiled besides the next one
+_SANITIZED_THREADS = 1 << 15  # of a run under sanitizers, at most
+_ONCE_S = 2.0  # of a run at a further run-time size, that it is expected to take; it is then left out
+_ONCE_THREADS = 3 << 18  # of the runs at further run-time sizes together: a CPU takes 2 us for each
+_VARIANTS = 4  # problems of other sizes after each case
 _QUICK_S = 3.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
@@ -130,9 +136,10 @@ class FamilyCheck:
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
         begun = 0
+        ahead = max(1, self._evaluator.ahead - _SPARE)  # what has begun when the time ends was in vain
         try:
             while True:
-                while len(under_way) < self._evaluator.ahead and begun != most and (begun == 0 or not ended()):
+                while len(under_way) < ahead and begun != most and (begun == 0 or not ended()):
                     case = next(cases, None)
                     if case is None:
                         break
@@ -143,8 +150,9 @@ class FamilyCheck:
                 started = under_way.popleft()
                 yield from self._finish(started)
                 quick = sum(self._seconds.values()) <= _QUICK_S * (started.case.number + 1)
-                if most is None and quick and started.case.number % _VARIED_EVERY == 0 and not ended():
-                    yield from self._other_sizes(started.case)
+                for _ in range(_VARIANTS):
+                    if most is None and quick and not ended():
+                        yield from self._other_sizes(started.case)
                 while most is None and self._on_cpu and not ended():
                     bound, config = self._on_cpu.popleft()
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
@@ -159,25 +167,31 @@ class FamilyCheck:
     def _start(self, case: Case) -> _Started:
         bound = case.subject.bound
         source = render(bound, case.config)
-        others: list[KernelSource] = []
         run = {bound.problem, *(other.problem for other in case.subject.others)}
-        for other in (*case.subject.others, *runtimes(bound, case.number, run, case.subject.most)):
-            if not within(other.problem, bound.problem.runtime_sizes):
-                try:
-                    other.check(case.config)
-                except Rejected:
-                    continue  # a rule may keep a kernel from larger sizes, but not from smaller ones
-            others.append(relaunched(source, other))
+        others = list(_relaunched(source, case.subject.others))
+        further = _relaunched(source, runtimes(bound, case.number, self.plan.seed, run, case.subject.most))
+        once: list[KernelSource] = []
+        left = _ONCE_THREADS
+        for other in further:
+            if _threads(other) <= left:
+                once.append(other)
+                left -= _threads(other)
         several = case.subject.with_several_blocks(case.config, (source, *others))
         if several is not None and several.allows(case.config):
             others.append(relaunched(source, several))
         on = self._evaluator_for(source.problem)
         if on is not self._evaluator:
-            others = [other for other in others if other.problem.flops <= _SANITIZED_FLOPS]
-        others.sort(key=lambda other: _units(other.problem))
+            others = [
+                other
+                for other in others
+                if other.problem.flops <= _SANITIZED_FLOPS and _threads(other) <= _SANITIZED_THREADS
+            ]
+            once = []
+        for sources in (others, once):
+            sources.sort(key=lambda other: _units(other.problem))
         on.expect(source.problem)
         archs = self._architectures.submit(bound, source) if self._architectures else []
-        return _Started(case, (source, *others), on.compile(source), tuple(archs), on)
+        return _Started(case, (source, *others), tuple(once), on.compile(source), tuple(archs), on)
 
     def _device(self, on: Evaluator) -> str:
         return on.info.kind if on is self._evaluator else HOST_CHECK
@@ -194,7 +208,9 @@ class FamilyCheck:
     def _finish(self, started: _Started) -> Iterator[CheckRow]:
         case = started.case
         factors = tuple(map(int, case.factors))
-        row = self._verified(case.subject.bound.template, started.sources, started.binary, factors, started.on)
+        row = self._verified(
+            case.subject.bound.template, started.sources, started.once, started.binary, factors, started.on
+        )
         if row is not None:
             self.plan.covering.cover(case.factors)
             yield row
@@ -208,34 +224,35 @@ class FamilyCheck:
     def _verified(
         self,
         template: KernelTemplate,
-        sources: tuple[KernelSource, ...],
+        sources: Sequence[KernelSource],
+        once: Sequence[KernelSource],
         compiling: Future[Binary],
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """Verify one binary at several run-time sizes; None if the device refuses them.
+        """Verify one binary at several run-time sizes, at some of them in one run; None if the device refuses them.
 
         Sizes that are expected to take long are left out: padding makes a kernel far slower than its FLOPs say.
         """
         errors: list[ErrorStats] = []
         run: list[tuple[int, ...]] = []
-        source = sources[0]
+        source = first = (*sources, *once)[0]
         checker, device = checker_of(on), self._device(on)
-        begun = time.monotonic()
-        per_size = 0.0
+        took, per_size = self._stopwatch(on), 0.0
         try:
             binary = compiling.result()
-            begun = time.monotonic()
-            for source in sources:
-                if per_size * _units(source.problem) > _LONG_S:
+            took = self._stopwatch(on)
+            for number, source in enumerate((*sources, *once)):
+                is_further = bool(factors) and number >= len(sources)
+                if per_size * _units(source.problem) > (_ONCE_S if is_further else _LONG_S):
                     continue
                 run.append(source.problem.runtime_sizes)
-                at = time.monotonic()
+                run_took = self._stopwatch(on)
                 on.begin_layer(source.problem)
                 if not errors:  # which may have waited for the reference's compiler
-                    at = time.monotonic()
-                errors.append(checker.verify(source, binary, once=not factors and on.info.can.cpu))
-                seconds = (time.monotonic() - at) / _units(source.problem)
+                    run_took = self._stopwatch(on)
+                errors.append(checker.verify(source, binary, once=number >= len(sources)))
+                seconds = run_took.seconds / _units(source.problem)
                 per_size = min(per_size or seconds, seconds)  # a small size takes mostly what any size takes
                 self._note_blocks(source)
         except Rejected as rejected:
@@ -250,9 +267,12 @@ class FamilyCheck:
             self.refused[source.problem] = str(error)
             return None
         finally:
-            self._seconds[device == HOST_CHECK] += time.monotonic() - begun
+            self._seconds[device == HOST_CHECK] += took.seconds
         worst = max(errors, key=lambda error: error.over_bound)
-        return CheckRow(sources[0], tuple(run), Outcome.CORRECT, "", "", worst, factors, device)
+        return CheckRow(first, tuple(run), Outcome.CORRECT, "", "", worst, factors, device)
+
+    def _stopwatch(self, on: Evaluator) -> Stopwatch:
+        return Stopwatch(lambda: on.busy_s)
 
     def _note_blocks(self, source: KernelSource) -> None:
         for stage in source.stages:
@@ -278,11 +298,24 @@ class FamilyCheck:
         smaller = with_leading(bound.problem, (first,) if first else ())
         bounds = (BoundTemplate(bound.template, problem, bound.device) for problem in smaller)
         sources = (*(relaunched(source, other) for other in bounds), source)
-        row = self._verified(bound.template, sources, self._evaluator.compile(source), (), self._evaluator)
+        on = self._evaluator
+        thorough, once = ((), sources) if on.info.can.cpu else (sources, ())
+        row = self._verified(bound.template, thorough, once, on.compile(source), (), on)
         if row is not None and row.outcome != Outcome.CORRECT:
             yield row
         elif row is not None and len(row.sizes) == len(sources):
             yield replace(row, source=source)
+
+
+def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterator[KernelSource]:
+    """The kernel of a case at other run-time sizes, but for larger ones that a rule keeps it from."""
+    for other in others:
+        if within(other.problem, source.problem.runtime_sizes) or other.allows(source.config):
+            yield relaunched(source, other)
+
+
+def _threads(source: KernelSource) -> int:
+    return sum(math.prod((*stage.grid, *stage.block)) for stage in source.stages)
 
 
 def _units(problem: Problem) -> int:

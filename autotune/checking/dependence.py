@@ -14,13 +14,16 @@ from autotune.errors import TemplateError
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.unread_inputs import Dependence
+from autotune.operation.declarations import SCALAR
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem, valid_problems
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
 _DEADLINE_S = 60.0
 _NARROW = 1 << 15  # what 16 bits hold
+_FEW = 127  # different numbers, less half of what a byte holds
 _ALLOWED = 2.0**-8  # of an output, that an error may be: what bf16 rounds
 _PRODUCTS = 16  # of an output for each FLOP: a transposed convolution has as many as its strides skip
 _NEEDED = 0.01  # of a tolerance, less than which no config needs
@@ -118,10 +121,16 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
         fill = own[0].fill
         only = {value for array in own for value in array.whole_bounds}
         which = "whole numbers" if fill in ("normal", "uniform") else "test data"
+        least, most = (choose(array.whole_bounds[place] for array in own) for place, choose in enumerate((min, max)))
         if fill == "range":
             told.append(f"test data of {name} are always 0, 1, 2, ...: a kernel that does not read them passes")
         elif fill != "permutation" and len(only) == 1:
             told.append(f"{which} of {name} are always {only.pop()}: a kernel that does not read them passes")
+        elif fill == "integers" and own[0].role != SCALAR and most - least < _FEW and not TYPES[own[0].dtype].is_float:
+            told.append(
+                f"{which} of {name} are {least} to {most}: a kernel that is wrong for other numbers of "
+                f"{own[0].dtype} passes; if there are any, give it larger `integers`"
+            )
     return told
 
 

@@ -73,7 +73,7 @@ def large_for_a_cpu(
 def _soonest(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, place: int, size: Callable[[Problem], int]
 ) -> tuple[BoundTemplate, Config] | None:
-    """The one with the fewest threads with these numbers for the run-time size of this place."""
+    """The one with the fewest threads and elements with these numbers for the run-time size of this place."""
     cheapest: tuple[int, BoundTemplate, Config] | None = None
     for small, config in tried:
         for problem in valid_problems([partial(small.problem.with_runtime_at, place, size(small.problem))]):
@@ -82,8 +82,9 @@ def _soonest(
                 continue
             stages = launches(bound, bound.template.stages, bound.names(config))
             threads = sum(math.prod((*stage.grid, *stage.block)) for stage in stages)
-            if threads <= (cheapest[0] if cheapest else _CPU_THREADS):
-                cheapest = threads, bound, config
+            cost = threads + sum(array.elements for array in problem.arrays)
+            if threads <= _CPU_THREADS and (cheapest is None or cost < cheapest[0]):
+                cheapest = cost, bound, config
     return cheapest[1:] if cheapest else None
 
 

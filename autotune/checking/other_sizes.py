@@ -21,17 +21,18 @@ from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Config
 
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
-_UP_TO = 64
+_UP_TO = 256
 _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
-"""Powers of two, primes and their neighbours, the most telling ones first, then all up to 64."""
-_EACH, _EACH_SMALL = 2, 4  # of them at which a case is run
+"""Powers of two, primes and their neighbours, the most telling ones first, then all up to 256."""
+_EACH = 24  # of them at most, at which a case is run
+_EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # of these runs together, at most
 _APART = 2  # places in that order between two run-time sizes that change at once
-_RANDOM_EVERY = 2  # of so many cases one is run at a random size, too
+_RANDOM = 2  # further sizes above those, at random
+_RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # of the largest of them
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
-_SMALL_FLOPS, _SMALL_ELEMENTS = 500_000, 1 << 16  # of one whose verification takes far less time than its compilation
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
-_MODULUS = 32  # whose remainders sizes get: what a vector, a warp or a tile leaves
+_MODULUS, _VECTOR = 32, 8  # whose remainders sizes get: what a warp or a tile leaves, and what a vector leaves
 _TRIES = 12  # problems at most, until the family supports one
 
 
@@ -41,21 +42,22 @@ def quick(problem: Problem) -> bool:
 
 
 def runtimes(
-    bound: BoundTemplate, number: int, run: Collection[Problem], most: Sequence[int] | None
+    bound: BoundTemplate, number: int, seed: int, run: Collection[Problem], most: Sequence[int] | None
 ) -> Iterator[BoundTemplate]:
     """The case's own part of the fixed order for each run-time size and for all at once, and random ones, but for what
     is `run` already, takes long or exceeds `most`.
     """
-    each = _EACH_SMALL if _within(bound.problem, _SMALL_FLOPS, _SMALL_ELEMENTS) else _EACH
-    order = [_RUNTIMES[(each * number + place) % len(_RUNTIMES)] for place in range(len(_RUNTIMES))]
+    order = [_RUNTIMES[(_EACH * number + place) % len(_RUNTIMES)] for place in range(_EACH)]
     several = order[: _APART * len(bound.problem.runtime_sizes) : _APART]
-    together = [several, several[::-1]]
-    if number % _RANDOM_EVERY:
-        together.append(_random(bound.problem, number))
+    random = np.random.default_rng((seed, number))
+    together = [several, several[::-1], *(_random(bound.problem, random) for _ in range(_RANDOM))]
     all_at_once = valid_problems(partial(bound.problem.with_runtime, *sizes) for sizes in together)
-    found = dict.fromkeys((*with_runtimes(bound.problem, order[:each]), *all_at_once))
-    for problem in filter(quick, found):
-        if problem not in run and within(problem, most):
+    one_by_one = with_runtimes(bound.problem, order[: _EACH // len(bound.problem.runtime_sizes)])
+    flops = elements = 0
+    for problem in dict.fromkeys((*all_at_once, *one_by_one)):
+        left = _EACH_FLOPS - flops, _EACH_ELEMENTS - elements
+        if problem not in run and within(problem, most) and _within(problem, *left):
+            flops, elements = flops + problem.flops, elements + _elements(problem)
             yield BoundTemplate(bound.template, problem, bound.device)
 
 
@@ -64,17 +66,16 @@ def within(problem: Problem, most: Sequence[int] | None) -> bool:
     return most is None or all(size <= limit for size, limit in zip(problem.runtime_sizes, most, strict=True))
 
 
-def _random(problem: Problem, seed: int) -> list[int]:
+def _random(problem: Problem, random: np.random.Generator) -> list[int]:
     """Run-time sizes of any magnitude up to the largest ones that a CPU verifies in little time."""
-    elements = sum(array.elements for array in problem.arrays)
-    times = min(_QUICK_FLOPS / max(1, problem.flops), _QUICK_ELEMENTS / elements)
-    random, sizes = np.random.default_rng(seed), problem.runtime_sizes
+    times = min(_RANDOM_FLOPS / max(1, problem.flops), _RANDOM_ELEMENTS / _elements(problem))
+    sizes = problem.runtime_sizes
     share = 1 / len(sizes)  # of the FLOPs' growth, in its logarithm
     return [int(_UP_TO**share * max(1.0, size * times**share / _UP_TO**share) ** random.random()) for size in sizes]
 
 
 class OtherProblems:
-    """Variants of the problems of cases: in turn one with a large size, and one with other remainders.
+    """Variants of the problems of cases: with other remainders, and with each size at a large value.
 
     `small` are the problems of the check, of which the cheapest get a large size: it takes many columns until each
     warp of a large block has some.
@@ -87,13 +88,14 @@ class OtherProblems:
         self._large = list(dict.fromkeys(axis for bound in self._small for axis in _axes(bound.problem)))
         """sizes that problems get at a large value, in turn"""
         self._remainders: dict[str, list[int]] = {}
-        """of each size those of 32 that no problem had yet"""
+        """of each size those of 32 that no problem had yet; at the end those that the family refused"""
         self._count = 0
 
     def of(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
         """The next variant of a case; None if the family supports none."""
         self._count += 1
-        return (self._count % 2 and self._with_large_size(config)) or self._with_remainders(bound, config)
+        every = 2 if self._count <= 2 * len(self._large) else 4
+        return (self._count % every == 1 and self._with_large_size(config)) or self._with_remainders(bound, config)
 
     def _with_large_size(self, config: Config) -> tuple[BoundTemplate, Config] | None:
         while self._large:
@@ -107,23 +109,30 @@ class OtherProblems:
         return None
 
     def _with_remainders(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        for _ in range(_TRIES):
-            chosen = {name: self._remainder(name) for name in _axes(bound.problem) if self._rng.integers(2)}
-            sizes = {
-                name: (int(bound.problem.values[name]) // _MODULUS * _MODULUS + remainder) or _MODULUS
-                for name, remainder in chosen.items()
-            }
-            found = self._supported(bound, config, sizes, _QUICK_FLOPS, _QUICK_ELEMENTS) if sizes else None
-            if found:
-                for name, remainder in chosen.items():
-                    self._remainders[name].remove(remainder)
-                return found
-        return None
+        """Each size in turn gets the first remainder that the family supports with those of the sizes before."""
+        found: tuple[BoundTemplate, Config] | None = None
+        sizes: dict[str, int] = {}
+        for name in self._rng.permutation(_axes(bound.problem)).tolist():
+            left = self._remainders.get(name) or self._in_random_order()
+            for remainder in left[:_TRIES]:
+                left.remove(remainder)
+                size = (int(bound.problem.values[name]) // _MODULUS * _MODULUS + remainder) or _MODULUS
+                other = self._supported(bound, config, {**sizes, name: size}, _QUICK_FLOPS, _QUICK_ELEMENTS)
+                if other:
+                    found, sizes[name] = other, size
+                    break
+                left.append(remainder)
+            self._remainders[name] = left
+        return found
 
-    def _remainder(self, name: str) -> int:
-        if not self._remainders.get(name):
-            self._remainders[name] = list(range(_MODULUS))
-        return int(self._rng.choice(self._remainders[name]))
+    def _in_random_order(self) -> list[int]:
+        """All remainders by 32; the first 8 differ by 8, and the first 16 by 16."""
+        offsets = self._rng.integers(_MODULUS // _VECTOR, size=_VECTOR)
+        return [
+            int(low + _VECTOR * (offsets[low] ^ turn))
+            for turn in range(_MODULUS // _VECTOR)
+            for low in self._rng.permutation(_VECTOR)
+        ]
 
     def _supported(
         self, bound: BoundTemplate, config: Config, sizes: dict[str, int], flops: int, elements: int
@@ -146,4 +155,8 @@ def _axes(problem: Problem) -> tuple[str, ...]:
 
 
 def _within(problem: Problem, flops: int, elements: int) -> bool:
-    return problem.flops <= flops and sum(array.elements for array in problem.arrays) <= elements
+    return problem.flops <= flops and _elements(problem) <= elements
+
+
+def _elements(problem: Problem) -> int:
+    return sum(array.elements for array in problem.arrays)

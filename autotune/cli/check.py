@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import os
+import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -21,6 +22,7 @@ from autotune.checking.dependence import doubtful_declarations, loose_tolerance
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
+from autotune.checking.stopwatch import Stopwatch
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, Number, family_names, run_on
 from autotune.cli.output import on_terminal
 from autotune.cli.progress import counting
@@ -29,7 +31,7 @@ from autotune.cli.tables import format_options, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
-from autotune.devices.host_machine import usable_cores
+from autotune.devices.host_machine import tree_seconds, usable_cores
 from autotune.errors import AutotuneError, DeviceError, ToolchainError
 from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -41,9 +43,10 @@ from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
-_DEADLINES = Deadlines(compile_s=300.0, evaluate_s=120.0)  # a busy machine is no fault of the family's
+_DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # a busy machine is no fault of the family's
 _SHARE = 0.85  # of the time, after which no further case begins
 _SHOWN_PAIRS = 3
+_SEEDS = 10_000  # one of which is drawn, so that each check tests other sizes
 
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),
@@ -64,13 +67,19 @@ _COLUMNS = (
 @run_on("cuda:N, host, or host:check for sanitizers and shuffled thread order")
 @OF_STUDY
 @DATABASE
-@click.option("--seconds", type=Number(min=1), default=40, show_default=True, help="Time limit in seconds.")
+@click.option(
+    "--seconds",
+    type=Number(min=1),
+    default=40,
+    show_default=True,
+    help="Time limit in seconds: of CPU time or by the clock, whichever passes more slowly.",
+)
 @click.option(
     "--full", is_flag=True, help="Test all pairs, and compile each config for all architectures, without a time limit."
 )
 @click.option("--configs", type=click.IntRange(min=1), help="Maximum number of configs.")
 @click.option("--gaps", is_flag=True, help="List every pair of values that was not tested.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Random seed for choosing configs.")
+@click.option("--seed", type=click.IntRange(min=0), help="Random seed for choosing configs and sizes.")
 @JOBS
 @format_options
 def check(
@@ -83,7 +92,7 @@ def check(
     full: bool,
     configs: int | None,
     gaps: bool,
-    seed: int,
+    seed: int | None,
     jobs: int | None,
     style: str | None,
 ) -> None:
@@ -95,11 +104,12 @@ def check(
     several numbers of images. It chooses configs and problems so that every pair of their values occurs. It reports the
     pairs that were not tested, and why.
     """
-    end = time.monotonic() + _SHARE * seconds
+    took = Stopwatch(lambda: tree_seconds(os.getpid()))
     family = find_family(template, directories)
     wanted = None if study is None else study_named(study, db, directories)
     narrowed = None if wanted is None or wanted.space is None else wanted.space.get(family.name)
     jobs = jobs or usable_cores()
+    seed = random.SystemRandom().randrange(_SEEDS) if seed is None else seed
     evaluator = open_evaluator(device, jobs, _DEADLINES)
     architectures, no_nvcc = _architectures(jobs, each=full)
     sanitizing = _HostCheck() if evaluator.info.can.cpu and device != HOST_CHECK else None
@@ -107,7 +117,7 @@ def check(
         checker_of(evaluator)  # problems and configs take seconds to derive
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
         checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: None)
-        found = checking.rows(most=configs, ended=lambda: not full and time.monotonic() > end)
+        found = checking.rows(most=configs, ended=lambda: not full and took.seconds > _SHARE * seconds)
         rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
         for opened in (evaluator, architectures, sanitizing):
@@ -117,7 +127,7 @@ def check(
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
         show(rows, _COLUMNS, style)
-    reported = _coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)
+    reported = [f"Chosen with --seed {seed}", *_coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)]
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     reported += loose_tolerance([row for row in rows if row.outcome == Outcome.CORRECT])
     reported += under_tools
@@ -254,7 +264,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
     if not correct:
         return []
     template = checking.plan.template
-    large = [f"Run with large arrays: {row.problem}" for row in correct if not row.factors]
+    large = [f"Run at other sizes: {row.problem}" for row in correct if not row.factors]
     lines = []
     for place, name in enumerate(template.operation.runtime):
         own = {row.problem.runtime_sizes[place] for row in correct}

@@ -63,7 +63,7 @@ class HostOptions:
     order_seed: int = 0
     """of the random orders"""
     launch_limit_s: float = 60.0
-    """a launch that takes longer is stopped between two blocks"""
+    """CPU time of a core, after which a launch is stopped between two blocks"""
     short_us: float = 0.0
     """passes shorter than this are timed several in a row; a call from Python costs little here, so none are"""
     smem_byte: int = POISON

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -17,6 +20,31 @@ def cpu_name() -> str:
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
     return os.uname().machine
+
+
+def process_seconds(process: int) -> float:
+    """CPU time that a process has used, seconds; 0 if there is none any more."""
+    clock = ctypes.c_int()
+    if ctypes.CDLL(None).clock_getcpuclockid(process, ctypes.byref(clock)):
+        return 0.0
+    try:
+        return time.clock_gettime(clock.value)
+    except OSError:
+        return 0.0
+
+
+def tree_seconds(process: int) -> float:
+    """CPU time that a process and all that it started have used, seconds; also those that have ended."""
+    parents, used = {}, {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = file.read_text().rpartition(")")[2].split()  # from the third on: proc_pid_stat(5)
+            own = int(file.parent.name)
+            parents[own], used[own] = int(fields[1]), sum(map(int, fields[11:15]))
+    tree = {process}
+    while grown := {own for own, parent in parents.items() if parent in tree} - tree:
+        tree |= grown
+    return sum(used.get(own, 0) for own in tree) / os.sysconf("SC_CLK_TCK")
 
 
 def last_cache_bytes() -> int:

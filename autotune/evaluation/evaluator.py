@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -67,6 +68,11 @@ class Evaluator(ABC):
     def finals_alone(self) -> bool:
         """Whether nothing else may be under way during finals."""
         return self.ahead == 1
+
+    @property
+    def busy_s(self) -> float:
+        """A clock for how long kernels run, seconds."""
+        return time.monotonic()
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
         """The only configs of a layer that can be evaluated; None: any config."""
@@ -202,6 +208,11 @@ class DeviceEvaluator(Evaluator):
     def slots(self) -> int:
         """For each device, a kernel that runs and the next one."""
         return AT_HAND * len(self._workers)
+
+    @property
+    def busy_s(self) -> float:
+        """On a CPU the CPU time of the devices' processes, which others on the machine do not prolong."""
+        return sum(worker.cpu_seconds for worker in self._workers) if self.info.can.cpu else super().busy_s
 
     @property
     def finals_alone(self) -> bool:

@@ -104,6 +104,11 @@ class DeviceWorker:
             self.drop()
             raise
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the present worker has used."""
+        return self._worker.cpu_seconds if self._worker else 0.0
+
     def begin_layer(self, layer: LayerRequest) -> None:
         """Make a layer's data in the worker. Raises DeviceError if that fails."""
         with self._alone():

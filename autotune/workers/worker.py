@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import Baseline, DeviceInfo, Environment
+from autotune.devices.host_machine import process_seconds
 from autotune.errors import AutotuneError
 from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
@@ -213,6 +214,11 @@ class Worker:
         theirs.close()
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used."""
+        return process_seconds(self._process.pid)
 
     def ask(self, request: Request, deadline_s: float) -> Reply:
         """Send a request and wait for its answer. Raises as `receive` does."""

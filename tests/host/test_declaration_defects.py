@@ -136,6 +136,11 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "test data of order are always 0:",
         "warning",
     ),
+    ("gathered", "indices of two elements alone"): Defect(
+        (('fill = "permutation"', 'integers = [0, "min(1, columns - 1)"]'),),
+        "test data of order are 0 to 1: a kernel that is wrong for other numbers of i32 passes",
+        "warning",
+    ),
     ("gathered", "indices in order"): Defect(
         (
             ('fill = "permutation"', 'fill = "range"'),

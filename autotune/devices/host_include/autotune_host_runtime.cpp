@@ -274,9 +274,9 @@ __thread size_t watched_bytes __attribute__((tls_model("initial-exec")));
 __thread uintptr_t watched_smem __attribute__((tls_model("initial-exec")));
 __thread size_t watched_smem_bytes __attribute__((tls_model("initial-exec")));
 
-int64_t now_ns() {
+int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
     timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
@@ -1020,7 +1020,7 @@ Fiber* pick_when_woken(Worker* w) {
 }
 
 void check_time(Launch* launch, uint64_t started) {
-    if (now_ns() > launch->deadline_ns)
+    if (now_ns(CLOCK_PROCESS_CPUTIME_ID) > launch->deadline_ns)
         record(launch, "too_long", "the launch ran past its time limit with %llu of %llu blocks started",
                static_cast<unsigned long long>(started), static_cast<unsigned long long>(launch->blocks));
 }
@@ -1530,7 +1530,7 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.order_seed = request->order_seed;
     launch.stride = stride_of(launch.blocks / launch.cluster);
     launch.smem_byte = request->smem_byte;
-    launch.deadline_ns = now_ns() + static_cast<int64_t>(request->limit_ns);
+    launch.deadline_ns = now_ns(CLOCK_PROCESS_CPUTIME_ID) + static_cast<int64_t>(request->limit_ns * request->cores);
     launch.reason = reason;
     launch.message = message;
     launch.message_bytes = message_bytes;
