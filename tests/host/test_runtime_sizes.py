@@ -147,7 +147,7 @@ def test_an_export_serves_all_run_time_sizes(tmp_path: Path, cxx: str) -> None:
     ("old", "new", "wrong"),
     [
         ("row < m", "row < m - (m > 40 && batch > 10)", "batch x m = 33 x 64"),
-        ("blockIdx.z >= batch", "blockIdx.z >= 20", "batch x m = 33 x 2"),
+        ("blockIdx.z >= batch", "blockIdx.z >= 20", "batch x m = 144 x 2"),
     ],
 )
 def test_check_varies_each_run_time_size_and_both(
