@@ -19,7 +19,7 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """elements of x and of y, more than which a large problem has"""
-_CPU_BEYOND = 1 << 24  # on a CPU: what a float counts, and 24-bit multiplications
+_CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: what a float counts, and 24-bit multiplications, and some more
 _CPU_UNITS = (1 << 16) + 1  # of the run-time size: what 16 bits, and two axes of a grid, do not hold
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
 _SHARE = 0.85  # of the device's memory that a check may take
@@ -73,8 +73,8 @@ def large_for_a_cpu(
 def _soonest(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, place: int, size: Callable[[Problem], int]
 ) -> tuple[BoundTemplate, Config] | None:
-    """The one with the fewest threads and elements with these numbers for the run-time size of this place."""
-    cheapest: tuple[int, BoundTemplate, Config] | None = None
+    """The one with the fewest threads, and then elements, with these numbers for the run-time size of this place."""
+    cheapest: tuple[tuple[int, int], BoundTemplate, Config] | None = None
     for small, config in tried:
         for problem in valid_problems([partial(small.problem.with_runtime_at, place, size(small.problem))]):
             bound = BoundTemplate(small.template, problem, device)
@@ -82,7 +82,7 @@ def _soonest(
                 continue
             stages = launches(bound, bound.template.stages, bound.names(config))
             threads = sum(math.prod((*stage.grid, *stage.block)) for stage in stages)
-            cost = threads + sum(array.elements for array in problem.arrays)
+            cost = threads, sum(array.elements for array in problem.arrays)
             if threads <= _CPU_THREADS and (cheapest is None or cost < cheapest[0]):
                 cheapest = cost, bound, config
     return cheapest[1:] if cheapest else None

@@ -259,7 +259,7 @@ def test_sums_that_16_bits_hold_are_told(tmp_path: Path) -> None:
     texts, sizes = PLACES["i8"]
     small = texts["operation.toml"].replace("0 - 128", "0 - 2").replace("else 127", "else 2")
     template = load_template(written(tmp_path / "small", {**texts, "operation.toml": small}))
-    (told,) = doubtful_declarations([make_problem(template.operation, sizes)])
+    told, *_ = doubtful_declarations([make_problem(template.operation, sizes)])
     assert "y is at most" in told
     assert "16 bits" in told
 
