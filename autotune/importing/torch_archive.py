@@ -16,6 +16,7 @@ from typing import IO
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
+from autotune.importing.concatenations import split_concatenations
 from autotune.importing.network import asked, plain
 from autotune.importing.torch_calls import Exported, Json
 from autotune.importing.torch_sizes import UnsupportedSize, bind_symbols
@@ -61,7 +62,7 @@ def read_archive(
         exported = {each: found.sizes[each] for each in found.images}
         fixed = {each: tuple(size if isinstance(size, int) else None for size in exported[each]) for each in exported}
         symbols = bind_symbols(exported, asked(name, fixed, inputs, batch))
-        return found.for_sizes(symbols, dtype, layout).graph()
+        return split_concatenations(found.for_sizes(symbols, dtype, layout)).graph()
     except UnsupportedSize as error:
         raise ModelError(f"{name}: {plain(str(error))}; export the model for these sizes") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:

@@ -363,6 +363,10 @@ def test_concatenations_along_the_channels_are_layers_of_concat(folder: Path, au
     found = layers(autotune, folder / "net.pt2", "--op", "concat", "--layout", "nhwc")
     sizes: dict[str, int | str] = {"n": 60, "c0": 4, "c1": 4, "c2": 1, "epilogue": "weight_bias_relu"}
     assert [layer.problem for layer in found] == [make_problem(operation("concat"), sizes)]
+    torch.export.save(torch.export.export(concats.Dense().eval(), (concats.images(2),)), folder / "dense.pt2")
+    dense = layers(autotune, folder / "dense.pt2", "--op", "concat")
+    channels = [[value for size, value in layer.problem.values.items() if size[0] == "c" and value] for layer in dense]
+    assert channels == [[4] * 8, [32, 4], [32, 4, 4]], "long ones share that of their first eight"
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
