@@ -8,11 +8,11 @@ their distance. Two points that lack a parameter are equal in it; if only one la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -20,9 +20,13 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from autotune.search.gaussian_process import INTERACTION, Points
+from autotune.search.gaussian_process import INTERACTION, Points, Singles
 from autotune.search.one_hot import ORDER
 from autotune.search.state import Floats
+
+ROOT_3 = math.sqrt(3.0)
+NOTHING_IN_COMMON = 1e6
+"""A distance so large that no weight makes two points similar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +115,22 @@ class Axes:
         columns = [axis.coordinates(values[:, place]) for place, axis in enumerate(self.axes)]
         return np.stack(columns, axis=1) if columns else np.zeros_like(values)
 
-    def seen(self, points: Points) -> tuple[Axes, Points]:
-        """These axes are valid for any points."""
-        return self, points
+    def sample(self, points: Points) -> _Sample:
+        """Some points, with their distances in each parameter."""
+        columns = zip(self.axes, points.T, strict=True)
+        apart = np.array([_distance(axis, column, column, NOTHING_IN_COMMON) for axis, column in columns])
+        numbers = np.array([[[not axis.choices]] for axis in self.axes], np.float32)
+        return _Sample(apart.astype(np.float32), numbers)
 
     def observed(self, points: Points, weights: Floats) -> Paired:
         """Observed points, prepared for computing covariances with others."""
         return Paired(self, points, weights)
 
-    def by_weight(self, points: Points, sensitivity: Floats, weights: Floats) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
-        sums = []
-        for place, axis in enumerate(self.axes):
-            similarity, slope = _similarity(axis, points[:, place], points[:, place], float(weights[place]))
-            sums.append(0.5 * float((sensitivity * INTERACTION * slope / (1 + INTERACTION * similarity)).sum()))
-        return np.array(sums)
-
     def apart(self, left: Points, right: Points) -> Floats:
         """For each pair of points the unweighted distance in each parameter [len(left), len(right)]."""
         apart = np.zeros((len(left), len(right)))
         for place, axis in enumerate(self.axes):
-            distance = _distance(axis, left[:, place], right[:, place])
-            apart += np.where(np.isnan(distance), _one_lacks(left[:, place], right[:, place]), distance)
+            apart += _distance(axis, left[:, place], right[:, place], 1.0)
         return apart
 
 
@@ -144,46 +142,75 @@ class Paired:
     points: Points
     weights: Floats
 
-    def log_covariance(self, points: Points) -> Points:
+    def covariance(self, points: Points) -> Points:
         """Covariances of the observed points with some others."""
         asked: Points = points.astype(np.float32) if self.points.dtype == np.float32 else points
-        logs = np.zeros((len(self.points), len(points)), dtype=self.points.dtype)
-        for place, axis in enumerate(self.axes.axes):
-            similarity, _ = _similarity(axis, self.points[:, place], asked[:, place], float(self.weights[place]))
-            logs += np.log1p(INTERACTION * similarity) - np.log1p(INTERACTION)
-        return logs
+        product: Points = np.ones((len(self.points), len(asked)), dtype=self.points.dtype)
+        for place, axis in enumerate(self.axes.axes):  # in place: most of a proposal's time is spent here
+            weight = float(self.weights[place])
+            distance = _distance(axis, self.points[:, place], asked[:, place], NOTHING_IN_COMMON)
+            distance *= -weight if axis.choices else -ROOT_3 * weight
+            similarity = np.exp(distance)
+            if not axis.choices:
+                similarity *= np.subtract(1, distance, out=distance)
+            similarity += 1 / INTERACTION
+            product *= similarity
+        product *= (INTERACTION / (1 + INTERACTION)) ** self.axes.width
+        return product
 
     def single(self) -> Paired:
         """In single precision."""
         return Paired(self.axes, self.points.astype(np.float32), self.weights)
 
 
-def _similarity(axis: Axis, left: Points, right: Points, weight: float) -> tuple[Points, Points]:
-    """Similarities of coordinates, and their derivatives by the log weight [len(left), len(right)]."""
-    distance = weight * _distance(axis, left, right)
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Points to which weights are fitted, in single precision but for the covariances."""
+
+    apart: Singles
+    """distances [parameters, points, points]"""
+    numbers: Singles
+    """1 for parameters that are numbers, 0 for choices [parameters, 1, 1]"""
+
+    def covariance(self, weights: Floats) -> Floats:
+        """Covariances of any two points [points, points]."""
+        distance, similarity = self._faded(weights)
+        similarity *= 1 + self.numbers * distance
+        similarity *= INTERACTION
+        similarity += 1
+        product: Singles = np.multiply.reduce(similarity, axis=0)
+        return product.astype(np.float64) * (1 + INTERACTION) ** -len(self.apart)
+
+    def by_weight(self, sensitivity: Floats, weights: Floats) -> Floats:
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        distance, fading = self._faded(weights)
+        similarity = fading * (1 + self.numbers * distance)
+        fading *= distance
+        fading *= 1 + self.numbers * (distance - 1)
+        similarity *= INTERACTION
+        similarity += 1
+        fading /= similarity
+        summed = fading.reshape(len(fading), -1) @ sensitivity.astype(np.float32).ravel()
+        return -0.5 * INTERACTION * summed.astype(np.float64)
+
+    def _faded(self, weights: Floats) -> tuple[Singles, Singles]:
+        """Weighted distances d and exp(-d) [parameters, points, points]."""
+        scale = weights[:, None, None] * (1 + self.numbers * (ROOT_3 - 1))
+        distance: Singles = self.apart * scale.astype(np.float32)
+        return distance, np.exp(-distance)
+
+
+def _distance(axis: Axis, left: Points, right: Points, lacking: float) -> Points:
+    """Distances of coordinates: `lacking` if exactly one of two is missing, 0 if both are."""
+    distance: Points = np.subtract.outer(left, right)
+    np.abs(distance, out=distance)
     if axis.choices:
-        similarity = np.exp(-distance)
-        slope = -distance * similarity
-    else:
-        distance *= np.sqrt(3.0)
-        fading = np.exp(-distance)
-        similarity, slope = (1 + distance) * fading, -(distance**2) * fading
-    lacking = np.isnan(distance)
-    if lacking.any():
-        both = lacking & ~_one_lacks(left, right)
-        similarity, slope = np.where(lacking, both.astype(similarity.dtype), similarity), np.where(lacking, 0, slope)
-    return similarity, slope
-
-
-def _distance(axis: Axis, left: Points, right: Points) -> Points:
-    """Distances of coordinates, NaN if one is missing."""
-    steps = np.abs(left[:, None] - right[None, :])
-    if not axis.choices:
-        return steps
-    differ = np.where(np.isnan(steps), steps, steps > 0)
-    return ORDER * steps + (1 - ORDER) * differ if axis.ordered and axis.choices > 2 else differ
-
-
-def _one_lacks(left: Points, right: Points) -> npt.NDArray[np.bool_]:
-    """Whether exactly one of two coordinates is missing."""
-    return np.not_equal(np.isnan(left)[:, None], np.isnan(right)[None, :])
+        order = ORDER if axis.ordered and axis.choices > 2 else 0.0
+        differ = (1 - order) * np.greater(distance, 0)
+        distance *= order
+        distance += differ
+    without_left, without_right = np.isnan(left), np.isnan(right)
+    if without_left.any() or without_right.any():
+        np.nan_to_num(distance, copy=False)
+        distance[np.not_equal(without_left[:, None], without_right[None, :])] = lacking
+    return distance

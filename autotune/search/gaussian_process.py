@@ -41,12 +41,24 @@ JITTER = 1e-8
 class Observed(Protocol):
     """Observed points, prepared for computing covariances with others."""
 
-    def log_covariance(self, points: Points, /) -> Points:
+    def covariance(self, points: Points, /) -> Points:
         """Covariances of the observed points with some others [observed, len(points)]."""
         ...
 
     def single(self) -> Observed:
         """In single precision."""
+        ...
+
+
+class Sample(Protocol):
+    """Points to which weights are fitted."""
+
+    def covariance(self, weights: Floats, /) -> Floats:
+        """Covariances of any two [points, points]."""
+        ...
+
+    def by_weight(self, sensitivity: Floats, weights: Floats, /) -> Floats:
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
         ...
 
 
@@ -58,15 +70,9 @@ class Metric(Protocol):
         """The number of parameters."""
         ...
 
-    def seen(self, points: Points, /) -> tuple[Metric, Points]:
-        """A metric that also covers these points, and the points in its terms, in double precision."""
-        ...
+    def sample(self, points: Points, /) -> Sample: ...
 
     def observed(self, points: Points, weights: Floats, /) -> Observed: ...
-
-    def by_weight(self, points: Points, sensitivity: Floats, weights: Floats, /) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +95,16 @@ def fit(metric: Metric, points: Points, targets: Floats) -> Weights:
         points, targets = points[chosen], targets[chosen]
     width = metric.width
     prior = np.append(np.full(width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, width)))), PRIOR_LOG_NOISE)
-    best = _maximise(*metric.seen(points), targets - targets.mean(), prior) if width else prior
+    best = _maximise(metric.sample(points), targets - targets.mean(), prior) if width else prior
     return Weights(np.exp(best[:-1]), float(np.exp(best[-1])))
 
 
 def posterior(metric: Metric, points: Points, targets: Floats, weights: Weights) -> Posterior:
     """The process conditioned on observed points."""
     observed = metric.observed(points, weights.weights)
-    covariance = np.exp(observed.log_covariance(points))
+    covariance = observed.covariance(points)
     covariance[np.diag_indices(len(points))] += weights.noise + JITTER
-    inverse_root = _invert(np.linalg.cholesky(covariance))
+    inverse_root = _invert(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
     mean = float(targets.mean())
     white = inverse_root @ (targets - mean)
     return Posterior(
@@ -130,13 +136,13 @@ class Posterior:
         The deviation includes the noise: the part that the model cannot explain belongs to the config itself and does
         not change when it is measured again. So a new config next to a known one may well be better than both.
         """
-        halves = self.inverse_root @ np.exp(self.observed.log_covariance(points))
+        halves = self.inverse_root @ self.observed.covariance(points)
         mean = self.mean + (self.white @ halves).astype(np.float64)
         left = 1.0 - np.einsum("ij,ij->j", halves, halves).astype(np.float64)
         return mean, np.sqrt(self.signal * (np.maximum(left, 1e-6) + self.noise))
 
 
-def _maximise(metric: Metric, points: Points, targets: Floats, prior: Floats) -> Floats:
+def _maximise(sample: Sample, targets: Floats, prior: Floats) -> Floats:
     """Log weights and log noise that maximise the profile likelihood times the prior."""
     n, width = len(targets), len(prior) - 1
     spread = np.append(np.full(width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
@@ -144,7 +150,7 @@ def _maximise(metric: Metric, points: Points, targets: Floats, prior: Floats) ->
     best, least = prior, np.inf
     for _ in range(FIT_STEPS):
         weights, noise = np.exp(at[:-1]), np.exp(at[-1])
-        covariance = np.exp(metric.observed(points, weights).log_covariance(points))
+        covariance = sample.covariance(weights)
         try:
             root = np.linalg.cholesky(covariance + (noise + JITTER) * np.eye(n))
         except np.linalg.LinAlgError:
@@ -159,7 +165,7 @@ def _maximise(metric: Metric, points: Points, targets: Floats, prior: Floats) ->
         if loss < least:
             best, least = at.copy(), loss
         sensitivity = inverse - n * np.outer(alpha, alpha) / explained
-        by_weight = metric.by_weight(points, sensitivity * covariance, weights)
+        by_weight = sample.by_weight(sensitivity * covariance, weights)
         gradient = np.append(by_weight, 0.5 * noise * np.trace(sensitivity)) + away / spread
         turn = gradient * last
         step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))

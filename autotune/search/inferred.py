@@ -158,8 +158,8 @@ class InferredSpaceModel:
         scale = Scale.of(values)
         model = self._surrogate.values(points[correct], values, scale, points[~known])
         limits = [
-            self._surrogate.limit(name, points[given], amounts[given])
-            for name, amounts in tried.limits.items()
+            self._surrogate.limit(place, points[given], amounts[given])
+            for place, amounts in enumerate(tried.limits.values())
             if np.count_nonzero(given := np.isfinite(amounts)) >= MODELLED_FROM
         ]
         failed = tried.outcomes[known] == FAILED

@@ -29,9 +29,9 @@ class _Table:
 
     logs: Points
 
-    def log_covariance(self, points: Points) -> Points:
-        """Of the observed codes with some others."""
-        return self.logs @ points.T
+    def covariance(self, points: Points) -> Points:
+        """Covariances of the observed codes with some others."""
+        return np.exp(self.logs @ points.T)
 
     def single(self) -> _Table:
         """In single precision."""
@@ -49,26 +49,17 @@ class Values:
     distance: Floats
     """for any two values of the same parameter [values, values]"""
 
-    def seen(self, points: Points) -> tuple[Values, Points]:
-        """Only the values that some codes have, and the codes in them."""
+    def sample(self, points: Points) -> _Sample:
+        """Some codes, without the values that none of them has."""
         which = np.flatnonzero(points.any(axis=0))
         some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
-        return some, points.astype(np.float64)[:, which]
+        return _Sample(some, points.astype(np.float64)[:, which])
 
     def observed(self, points: Points, weights: Floats) -> _Table:
         """The terms of observed codes that their covariances with others need."""
         return _Table(points @ self._table(weights))
 
-    def by_weight(self, points: Points, sensitivity: Floats, weights: Floats) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
-        by_log = points.T @ (sensitivity @ points)
-        similarity = self._similarity(weights)
-        slope = -similarity / (1 + similarity) * weights[self.owner][:, None] * self.distance
-        belongs = np.equal(self.owner[:, None], np.arange(self.width)[None, :])
-        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
-        return 0.5 * summed
-
-    def _similarity(self, weights: Floats) -> Floats:
+    def similarity(self, weights: Floats) -> Floats:
         """INTERACTION * similarity of any two of the same parameter [values, values]."""
         similarity: Floats = INTERACTION * np.exp(-weights[self.owner][:, None] * self.distance)
         return similarity
@@ -78,7 +69,29 @@ class Values:
         [values, values].
         """
         within = np.equal(self.owner[:, None], self.owner[None, :])
-        return np.where(within, np.log1p(self._similarity(weights)) - np.log1p(INTERACTION), 0.0)
+        return np.where(within, np.log1p(self.similarity(weights)) - np.log1p(INTERACTION), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Codes, and the metric of their values."""
+
+    values: Values
+    points: Floats
+
+    def covariance(self, weights: Floats) -> Floats:
+        """Covariances of any two codes [codes, codes]."""
+        return np.asarray(self.values.observed(self.points, weights).covariance(self.points), dtype=np.float64)
+
+    def by_weight(self, sensitivity: Floats, weights: Floats) -> Floats:
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        values = self.values
+        by_log = self.points.T @ (sensitivity @ self.points)
+        similarity = values.similarity(weights)
+        slope = -similarity / (1 + similarity) * weights[values.owner][:, None] * values.distance
+        belongs = np.equal(values.owner[:, None], np.arange(values.width)[None, :])
+        summed: Floats = (by_log * slope).sum(axis=1) @ belongs
+        return 0.5 * summed
 
 
 class Features:

@@ -15,6 +15,8 @@ Flags = npt.NDArray[np.bool_]
 
 MODELLED_FROM = 3
 """Minimum number of values for a model."""
+FIT_EVERY = 8
+"""Number of observations after which the weights are fitted again, at first."""
 MODEL_ROWS = 256
 """Maximum number of observations that a model is conditioned on."""
 CLIP = 2.0
@@ -75,27 +77,37 @@ class Surrogate:
             self._metric, np.concatenate([points[kept], pending]), np.append(targets[kept], believed), weights
         )
 
-    def limit(self, name: str, points: Points, amounts: Floats) -> Posterior:
-        """The model of a constraint's values, compressed far from 0."""
+    def limit(self, place: int, points: Points, amounts: Floats) -> Posterior:
+        """The model of the values of the constraint at this place, compressed far from 0."""
         unit = max(float(np.median(np.abs(amounts))), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
-        return self._recent(f"limit {name}", points, targets)
+        return self._recent(f"limit {place}", points, targets, late=place % FIT_EVERY)
 
     def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
         """Chances of success at some points, from a process over the labels of those tried."""
         mean, _ = self._recent("failures", points, failed.astype(np.float64)).predict(asked)
         return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
 
-    def _recent(self, process: str, points: Points, targets: Floats) -> Posterior:
+    def _recent(self, process: str, points: Points, targets: Floats, *, late: int = 0) -> Posterior:
         """A process conditioned on the latest points."""
         recent = slice(max(0, len(points) - MODEL_ROWS), None)
-        return posterior(self._metric, points[recent], targets[recent], self._fitted(process, points, targets))
+        weights = self._fitted(process, points, targets, late=late)
+        return posterior(self._metric, points[recent], targets[recent], weights)
 
     def _fitted(
-        self, process: str, points: Points, targets: Floats, scaled: Callable[[Floats], Floats] = lambda first: first
+        self,
+        process: str,
+        points: Points,
+        targets: Floats,
+        scaled: Callable[[Floats], Floats] = lambda first: first,
+        *,
+        late: int = 0,
     ) -> Weights:
-        """The weights of a process, fitted to its first points and their `scaled` targets."""
-        fitted = fitted_at(len(points))
+        """The weights of a process, fitted to its first points and their `scaled` targets.
+
+        Each process is fitted some observations `late`, so that no proposal waits for all fits.
+        """
+        fitted = fitted_at(len(points), late)
         observed = points[:fitted].tobytes()
         if process not in self._weights or self._weights[process][0] != observed:
             self._weights[process] = observed, fit(self._metric, points[:fitted], scaled(targets[:fitted]))
@@ -118,13 +130,16 @@ def weighed(
     return gain
 
 
-def fitted_at(observations: int) -> int:
-    """The number of first observations that the weights are fitted to: grows by 8, later by a tenth.
+def fitted_at(observations: int, late: int = 0) -> int:
+    """The number of first observations that the weights are fitted to: grows by FIT_EVERY, later by a tenth.
 
     It depends only on the number of observations, so it is the same in a resumed search.
     """
-    at = 3
-    while (following := at + max(8, at // 10)) <= observations:
+    at = MODELLED_FROM
+    if observations < at + late:
+        return at
+    at += late
+    while (following := at + max(FIT_EVERY, at // 10)) <= observations:
         at = following
     return at
 
