@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_rows_that_depend_on_their_number_are_said_to(autotune: Command) -> None
     edit("operation.toml", ("independent = false\n", ""))
     Path("mine/check.toml").write_text('runtime = [7]\nwords = ["dtype"]\n')
     wrong = autotune(*CHECK[:-1], "2")
-    assert "wrong for rows = 64, right for 7, 1, 16, 33 with the same binary" in wrong.out
+    assert re.search(r"wrong for rows = \d+, right for 7, 1(, \d+)* with the same binary", wrong.out)
     assert "all before rows = 61 are right, where the test data repeat" in wrong.out
 
 
