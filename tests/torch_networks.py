@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -581,11 +582,25 @@ def disagreeing(library: str) -> tuple[dict[str, float], float, float]:
     return errors, before, difference(made, network, images(4))
 
 
-def unbuilt(_: str, cache: str) -> tuple[list[str], float]:
-    """The warnings of an untuned network if there is no compiler, and the difference of its outputs."""
+class Noted(Digits):
+    """Notes cudnn.benchmark in each run, also of its copies."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(torch.backends.cudnn.benchmark)
+        y: Tensor = super().forward(x)
+        return y
+
+
+def unbuilt(_: str, cache: str) -> tuple[list[str], float, list[bool]]:
+    """The warnings of an untuned network if there is no compiler, the difference of its outputs, and
+    cudnn.benchmark in each run of its code by `convert`.
+    """
     os.environ.update(XDG_CACHE_HOME=cache, CXX="/no/such/compiler")
-    network = seeded(Digits)
+    network = seeded(Noted)
     made = convert(network, images(4), margin=ALWAYS)[0]
+    seen = list(Noted.seen)
     assert isinstance(made, UntunedNetwork)
     while not made.ready:
         time.sleep(0.1)
@@ -593,7 +608,7 @@ def unbuilt(_: str, cache: str) -> tuple[list[str], float]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         apart = max(difference(made, network, images(4)) for _ in range(2))
-    return [str(each.message) for each in caught], apart
+    return [str(each.message) for each in caught], apart, seen
 
 
 def untuned(_: str, cache: str) -> tuple[list[tuple[Row, ...]], list[float], str]:

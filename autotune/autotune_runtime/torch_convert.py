@@ -58,7 +58,7 @@ def convert(
         libraries = libraries_if_any(library)
         started = started_build(module.parameters(), str(db)) if libraries is None else None
         try:
-            with cudnn_benchmark(enabled=False):  # whose algorithms are chosen while kernels are compiled
+            with cudnn_benchmark():  # PyTorch keeps the algorithm of a shape's first run
                 expected = None if started is None else partial(expect, started)
                 network = read_training(module, example) if training else read_network(module, example, expected)
         except BaseException:

@@ -165,10 +165,10 @@ def swap(
 
 
 @contextmanager
-def cudnn_benchmark(*, enabled: bool = True) -> Iterator[None]:
-    """Let cuDNN choose its algorithms by timing them, or not."""
+def cudnn_benchmark() -> Iterator[None]:
+    """Let cuDNN choose its algorithms by timing them."""
     before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = enabled
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:

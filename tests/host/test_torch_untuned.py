@@ -60,7 +60,9 @@ def test_the_backend_waits_for_kernels_as_asked(on_cpu: OnHostDriver, tmp_path: 
 
 
 def test_without_a_compiler_pytorch_runs_the_network_and_says_so_once(on_cpu: OnHostDriver, tmp_path: Path) -> None:
-    (warning,), difference = on_cpu(networks.unbuilt, str(tmp_path))
+    (warning,), difference, benchmark = on_cpu(networks.unbuilt, str(tmp_path))
+    assert benchmark, "no run was seen"
+    assert all(benchmark), "PyTorch keeps the algorithms of the first run, with which kernels are compared"
     assert "CXX=/no/such/compiler: is not a program that can be run" in warning
     assert warning.endswith("; PyTorch runs the network")
     assert difference == 0
