@@ -88,7 +88,7 @@ class OtherProblems:
         self._large = list(dict.fromkeys(axis for bound in self._small for axis in _axes(bound.problem)))
         """sizes that problems get at a large value, in turn"""
         self._remainders: dict[str, list[int]] = {}
-        """of each size those of 32 that no problem had yet; at the end those that the family refused"""
+        """for each size, remainders by 32 that no problem has had yet; at the end those that the family refused"""
         self._count = 0
 
     def of(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:

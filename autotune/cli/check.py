@@ -46,7 +46,7 @@ from autotune.workers.device_worker import Deadlines
 _DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # a busy machine is no fault of the family's
 _SHARE = 0.85  # of the time, after which no further case begins
 _SHOWN_PAIRS = 3
-_SEEDS = 10_000  # one of which is drawn, so that each check tests other sizes
+_SEEDS = 10_000  # to draw one from, so that each check tests different sizes
 
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),

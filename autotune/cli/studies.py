@@ -139,8 +139,8 @@ def import_model(
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
 
     Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
-    layer with a count. Comments list what is fused into each layer, and what no kernel supports, with the reason and
-    its share of the FLOPs.
+    layer with a count. Comments in the study say what is fused into each layer, and list what no kernel supports, with
+    the reason and its share of the FLOPs.
     """
     from autotune.importing import (
         OPERATIONS,

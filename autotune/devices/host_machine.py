@@ -23,7 +23,7 @@ def cpu_name() -> str:
 
 
 def process_seconds(process: int) -> float:
-    """CPU time that a process has used, seconds; 0 if there is none any more."""
+    """CPU time of a process in seconds; 0 if it has ended."""
     clock = ctypes.c_int()
     if ctypes.CDLL(None).clock_getcpuclockid(process, ctypes.byref(clock)):
         return 0.0
@@ -34,7 +34,7 @@ def process_seconds(process: int) -> float:
 
 
 def tree_seconds(process: int) -> float:
-    """CPU time that a process and all that it started have used, seconds; also those that have ended."""
+    """CPU time of a process and all its descendants in seconds, including those that have ended."""
     parents, used = {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
