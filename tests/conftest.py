@@ -17,7 +17,7 @@ from autotune.api.device_names import binary_cache
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from autotune.workers.device_worker import Deadlines
 from tests.fork_server import ForkServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -20,9 +20,9 @@ from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel, link_library
-from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_templates
 from autotune.measurement.bounds import error_bound
+from autotune.operation.registry import CONV2D
 from autotune.study import Study, distinct_layers, informative_classes
 from autotune.study_reader import parse_study
 from autotune.tempdirs import temporary_folder
@@ -32,19 +32,19 @@ def main() -> None:
     """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
     Each line of standard input has a study and a folder as JSON; the process fails if the last one does. What does not
-    depend on them is read before.
+    depend on them is read before, with the families of conv2d, which most networks need.
     """
     device, db = sys.argv[1:]
     try:
         with opened_results(db, device) as results:
-            families = load_templates()
+            load_templates(of={CONV2D})
             results.best()
             results.tuned(informative_classes(None, "f16"))
             failed: AutotuneError | None = None
             for line in sys.stdin:
                 failed, request = None, json.loads(line)
                 try:
-                    build_untuned(parse_study(request["study"], "network"), families, results, Path(request["out"]))
+                    build_untuned(parse_study(request["study"], "network"), results, Path(request["out"]))
                 except AutotuneError as error:
                     failed = error
             if failed is not None:
@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit(str(error))
 
 
-def build_untuned(study: Study, families: Mapping[str, KernelTemplate], results: Results, out: Path) -> None:
+def build_untuned(study: Study, results: Results, out: Path) -> None:
     """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` and
     ORIGINS into a folder.
 
@@ -68,6 +68,7 @@ def build_untuned(study: Study, families: Mapping[str, KernelTemplate], results:
             started[kernel.name] = threads.submit(compile_kernel, kernel, compiler(kernel.origin.device))
 
         layers = distinct_layers(study.layers)
+        families = load_templates(of={layer.problem.operation.name for layer in layers})
         untuned = untuned_kernels(study, layers, families, results, jobs=jobs, found=start)
         results_of = [(kernel, started[kernel.name].result()) for kernel in untuned.kernels]
     compiled = [(kernel, result) for kernel, result in results_of if isinstance(result, Binary)]

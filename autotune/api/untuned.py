@@ -22,7 +22,7 @@ from autotune.family.render import render
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
 from autotune.resources import RECORDED, recorded_database
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from autotune.store import BestRow, Store, TopTrial, has_results
 from autotune.study import Study
 from autotune.tuning.initial_design import Predicted, predict

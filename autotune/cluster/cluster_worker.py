@@ -29,7 +29,7 @@ from autotune.escape import one_line
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from autotune.search.warm_start import WarmStart
 from autotune.tuning.initial_design import initial_design
 from autotune.tuning.open_spaces import open_spaces

@@ -35,7 +35,7 @@ from autotune.dispatch.plan import (
 from autotune.dispatch.rule_trials import RuleTrials, Tried
 from autotune.errors import StudyError
 from autotune.problem import Layer, as_conv2d
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from autotune.store import DispatchedLayer, TemplateRecord
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome

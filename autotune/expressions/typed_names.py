@@ -15,6 +15,8 @@ def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> s
     """The error of an expression that compares an enumeration with a word that it does not have; empty if there is
     none.
     """
+    if "'" not in expression.text and '"' not in expression.text:
+        return ""
     for name, word in expression.compared():
         if word not in words.get(name, (word,)):
             near = did_you_mean(word, words[name])

@@ -1,12 +1,19 @@
-"""trial -> search: which config to evaluate next. The only importer of optuna."""
+"""trial -> search: which config to evaluate next. The only importer of optuna, which takes long to import."""
 
-from autotune.search.sampler import AutotuneSampler
-from autotune.search.search import Search, single_threaded
-from autotune.search.state import FeasibleSpace
+from __future__ import annotations
 
-__all__ = [
-    "AutotuneSampler",
-    "FeasibleSpace",
-    "Search",
-    "single_threaded",
-]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.search.sampler import AutotuneSampler as AutotuneSampler
+
+__all__ = ["AutotuneSampler"]
+
+if not TYPE_CHECKING:  # a type checker would accept any name with this function
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            from autotune.search.sampler import AutotuneSampler
+
+            return AutotuneSampler
+        raise AttributeError(f"module 'autotune.search' has no attribute {name!r}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
-from threadpoolctl import ThreadpoolController
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
@@ -183,18 +181,6 @@ class Search:
     def _numbered(self, _trial: FrozenTrial) -> int:
         """The trial number of the ask, which may differ from the number in Optuna's study."""
         return self._number
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """Keep numpy's linear algebra on one thread; enter it once for a whole run.
-
-    The compilers use the cores, and the matrices of a search are small: with two threads, next to other work, a
-    proposal took six times as long. It is not switched for each proposal, because OpenBLAS's threads spin for
-    milliseconds whenever they wake up. A fixed order of sums also gives the same proposals on every machine.
-    """
-    with ThreadpoolController().limit(limits=1, user_api="blas"):
-        yield
 
 
 DRAWS = 8

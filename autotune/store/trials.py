@@ -166,7 +166,12 @@ def outcome_values(trial: Trial) -> Values:
 
 def config_of(row: RowMapping) -> Config:
     """The config of a row that has the columns of `trials` and `templates`."""
-    return Config(row[templates.c.family], tuple(json.loads(row[trials.c.config]).items()))
+    return stored_config(row[templates.c.family], row[trials.c.config])
+
+
+def stored_config(family: str, values: str) -> Config:
+    """Make a config from its family and its values as JSON."""
+    return Config(family, tuple(json.loads(values).items()))
 
 
 def trial_of(row: RowMapping) -> Trial:

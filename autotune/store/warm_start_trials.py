@@ -10,12 +10,12 @@ from sqlalchemy import ColumnElement, func, select
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Problem
 from autotune.store.devices import device_of
-from autotune.store.layers import problem_of
+from autotune.store.layers import stored_problem
 from autotune.store.rows import rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.tables import devices, layers, studies, study_layers, templates, trials, tuning_targets
 from autotune.store.sqlite.database import Database
-from autotune.store.trials import config_of
+from autotune.store.trials import stored_config
 from autotune.trial import Config
 
 PER_FAMILY = 60
@@ -73,19 +73,23 @@ class TopTrialStore:
             .label("place")
         )
         statement = (
-            select(trials, layers, devices, templates, name)
+            select(
+                *(name, layers.c.operation, layers.c.problem, layers.c.declaration),
+                *(trials.c.device_id, templates.c.family, trials.c.config, trials.c.median_us),
+            )
+            .select_from(trials)
             .join(best, best.c.id == trials.c.id)
             .join(tuning_targets, tuning_targets.c.id == trials.c.tuning_target_id)
             .join(layers, layers.c.id == tuning_targets.c.layer_id)
-            .join(devices, devices.c.id == trials.c.device_id)
             .join(templates, templates.c.id == trials.c.template_id)
             .where(best.c.rank <= PER_FAMILY)
             .order_by(trials.c.median_us, trials.c.id)
         )
         with self.database.read() as connection:
+            of_devices = {row[devices.c.id]: device_of(row) for row in rows_of(connection, select(devices))}
             return tuple(
-                TopTrial(row["place"] or "", problem_of(row), device_of(row), config_of(row), row[trials.c.median_us])
-                for row in rows_of(connection, statement)
+                TopTrial(place or "", stored_problem(*layer), of_devices[device], stored_config(family, text), time_us)
+                for place, *layer, device, family, text, time_us in connection.execute(statement)
             )
 
 

@@ -9,7 +9,7 @@ from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from autotune.search.warm_start import WarmStart
 from autotune.store import Store
 from autotune.study import Study, distinct_layers

@@ -12,7 +12,7 @@ from typing import cast
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.problem import Layer
-from autotune.search import Search
+from autotune.search.search import Search
 from autotune.search.warm_start import WarmStart
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Trial

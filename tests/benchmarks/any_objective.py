@@ -22,7 +22,8 @@ import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import Trial
 
-from autotune.search import AutotuneSampler, single_threaded
+from autotune.search import AutotuneSampler
+from autotune.search.threads import single_threaded
 
 BUDGETS = (15, 30, 60)
 HARTMANN_A = np.array(

@@ -26,7 +26,8 @@ import numpy as np
 from autotune.cli.tables import show
 from autotune.columns import field_columns
 from autotune.devices.host_machine import usable_cores
-from autotune.search import Search, single_threaded
+from autotune.search.search import Search
+from autotune.search.threads import single_threaded
 from autotune.study import SAMPLERS
 from autotune.trial import Config
 from tests.recorded_spaces import Recorded, read_recordings

@@ -19,7 +19,7 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
-from autotune.search import Search
+from autotune.search.search import Search
 from autotune.trial import Config, Outcome, Timing, Trial
 
 FAMILY = """/*# kernel

@@ -17,7 +17,8 @@ from statistics import mean, median
 
 import numpy as np
 
-from autotune.search import Search, single_threaded
+from autotune.search.search import Search
+from autotune.search.threads import single_threaded
 from tests.recorded_spaces import Recorded, read_recordings
 
 FRACTIONS = (0.05, 0.02, 0.01, 0.005)

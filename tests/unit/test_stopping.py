@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StudyError
-from autotune.search import Search
-from autotune.search.search import LOOK
+from autotune.search.search import LOOK, Search
 from autotune.store import Store
 from autotune.study_reader import load_study
 from autotune.trial import Trial

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search import FeasibleSpace, Search
+from autotune.search.search import Search
+from autotune.search.state import FeasibleSpace
 from autotune.trial import Config, Outcome, Timing, Trial, Value
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.errors import StudyError
-from autotune.search import Search
+from autotune.search.search import Search
 from autotune.study import SAMPLERS
 from autotune.trial import Config, Value
 

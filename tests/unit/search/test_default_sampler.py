@@ -11,10 +11,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.search import Search
 from autotune.search.encoding import Neighbourhood
 from autotune.search.gaussian_process import fit, posterior
 from autotune.search.one_hot import Features
+from autotune.search.search import Search
 from autotune.trial import Config, Outcome, Value
 from tests.benchmarks.replay import replay_once
 from tests.long_run import every, long_run

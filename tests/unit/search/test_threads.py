@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from autotune.search import single_threaded
+from autotune.search.threads import single_threaded
 from tests.benchmarks.replay import replay_once
 from tests.recorded_spaces import read_recording
 
