@@ -29,8 +29,12 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
     template = bound.template
     for expression in (template.padded_work, *(passes for _, passes in template.bank_conflicts)):
         bound.bind(expression).integer(names)  # nothing depends on it, but an expression that raises is an error
-    stages = (*launches(bound, template.prepare, names), *launches(bound, template.stages, names))
-    program = Program(text=render_text(bound, names), entries=tuple(dict.fromkeys(stage.entry for stage in stages)))
+    entries = dict.fromkeys(
+        stage.entry
+        for stage in (*template.prepare, *template.stages)
+        if stage.when.names & template.changing or bound.bind(stage.when).integer(names)
+    )
+    program = Program(text=render_text(bound, names), entries=tuple(entries))
     return _source(bound, config, program, names)
 
 

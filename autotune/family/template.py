@@ -121,6 +121,15 @@ class KernelTemplate:
         return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()
 
     @property
+    def changing(self) -> frozenset[str]:
+        """The run-time sizes, and the operation's and its own derived values that follow from them."""
+        found = set(self.operation.changing)
+        for name, expression in self.derived:
+            if expression.names & found:
+                found.add(name)
+        return frozenset(found)
+
+    @property
     def read(self) -> frozenset[str]:
         """Arrays that its kernels take, as arguments or through tensor maps."""
         stages = (*self.prepare, *self.stages)

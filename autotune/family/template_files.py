@@ -180,10 +180,7 @@ def check_body(template: KernelTemplate) -> Set[str]:
             )
     tree = parse(template.path, template.text)
     runtime = template.operation.runtime
-    of_runtime = set(runtime)
-    for name, expression in template.derived:
-        if expression.names & of_runtime:
-            of_runtime.add(name)
+    of_runtime = template.changing
     allowed = {
         *template.operation.names,
         *(param.name for param in template.params),

@@ -23,7 +23,7 @@ from autotune.problem import make_problem
 from tests.compiled import built_for_host
 from tests.exports import H200, chosen
 from tests.host.host_driver import Array, device_array, host_driver
-from tests.operations import written
+from tests.operations import SAXPY, written
 
 pytestmark = pytest.mark.cxx
 
@@ -156,3 +156,51 @@ def test_check_varies_each_run_time_size_and_both(
     template = load_template(written(tmp_path / "products", PRODUCTS, (old, new)))
     row = next(FamilyCheck(CasePlan(template, host.info), host).rows(most=1))
     assert row.message.startswith(f"wrong for {wrong}, right for 3 x 2, "), row.message
+
+
+def test_a_stage_may_run_at_some_run_time_sizes_only(tmp_path: Path, host: DeviceEvaluator, cxx: str) -> None:
+    second = """
+
+[derived]
+first = "2 * threads"
+
+[[stage]]
+entry = "rest"
+args  = ["n", "a", "x", "y"]
+block = ["threads", "1", "1"]
+grid  = ["ceil_div(n, threads) - 2", "1", "1"]
+when  = "n > first"
+#*/"""
+    rest = """
+extern "C" __global__ void rest(int n, const float* a, const float* x, float* y) {
+    const long long i = (blockIdx.x + 2LL) * ${threads} + threadIdx.x;
+    if (i < n) y[i] += a[0] * x[i];
+}
+"""
+    edits = (
+        ('"ceil_div(n, threads)"', '"min(ceil_div(n, threads), 2)"'),
+        ("\n#*/", second),
+        ("+= a[0] * x[i];\n}\n", "+= a[0] * x[i];\n}\n" + rest),
+    )
+    template = load_template(written(tmp_path / "saxpy", SAXPY, *edits))
+    row = next(FamilyCheck(CasePlan(template, host.info), host).rows(most=1))
+    assert row.outcome == "correct", row.message
+    problem = make_problem(template.operation, {"n": 5})
+    config = SearchSpace(BoundTemplate(template, problem, H200), {}, most_rows=0, sampled_rows=1).default
+    assert config is not None
+    exported = export_library([chosen(template, problem, config, "few")], tmp_path / "exported", ())
+    library = built_for_host(exported, tmp_path / "built", cxx=cxx)
+    passed, said = self_test(library)
+    assert passed, said
+    x, y = np.arange(3000, dtype=np.float32), np.ones(3000, np.float32)
+    with host_driver(library) as on_driver:
+        result = on_driver(added, tmp_path, np.array([2.0], np.float32), x, y)
+    np.testing.assert_array_equal(result, 2 * x + 1)
+
+
+def added(path: str, folder: Path, a: Array, x: Array, y: Array) -> Array:
+    """y + a x, by the library's kernel."""
+    declared = find_operation("saxpy", [folder])
+    result = device_array(y)
+    run(Library(path, (interface_of(declared),)), device_array(a), device_array(x), y=result)
+    return np.array(result.array)
