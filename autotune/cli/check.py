@@ -78,7 +78,7 @@ _COLUMNS = (
     "--full", is_flag=True, help="Test all pairs, and compile each config for all architectures, without a time limit."
 )
 @click.option("--configs", type=click.IntRange(min=1), help="Maximum number of configs.")
-@click.option("--gaps", is_flag=True, help="List every pair of values that was not tested.")
+@click.option("--gaps", is_flag=True, help="List the other sizes, and every pair of values that was not tested.")
 @click.option("--seed", type=click.IntRange(min=0), help="Random seed for choosing configs and sizes.")
 @JOBS
 @format_options
@@ -258,22 +258,25 @@ def _admits(plan: CasePlan, arch: int) -> bool:
     return all(bound.bind(condition.holds).integer({}) for condition in plan.template.arch)
 
 
-def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
+def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> list[str]:
     """The run-time sizes that configs ran at, and the axes of grids that never had a second block."""
     correct = [row for row in rows if row.outcome == Outcome.CORRECT]
-    if not correct:
+    cases = [row for row in correct if row.factors]
+    if not cases:
         return []
     template = checking.plan.template
-    large = [f"Run at other sizes: {row.problem}" for row in correct if not row.factors]
     lines = []
     for place, name in enumerate(template.operation.runtime):
         own = {row.problem.runtime_sizes[place] for row in correct}
-        sizes = {each[place] for row in correct if row.factors for each in row.sizes}
+        sizes = {each[place] for row in cases for each in row.sizes}
         common = sorted(sizes & {1, *own, *problem_features(template.operation).runtime})
         line = f"Run at {name} = {', '.join(map(str, common))}"
         if larger := sizes - set(common):
             line += f", and for several blocks at {min(larger)} to {max(larger)}"
         lines.append(line)
+    if others := dict.fromkeys(f"  {row.problem}" for row in correct if not row.factors):
+        lines.append(f"Run at other sizes: {counted(len(others), 'problem')}{'' if every else '; --gaps lists them'}")
+        lines += others if every else ()
     entries = dict.fromkeys(stage.entry for stage in template.stages)
     single = [
         f"{axis}{f' of {entry}' if len(entries) > 1 else ''}"
@@ -282,7 +285,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow]) -> list[str]:
         if checking.blocks.get((entry, number)) == 1
         and any(stage.grid[number].text != "1" for stage in template.stages if stage.entry == entry)
     ]
-    return [*lines, *large, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
+    return [*lines, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
 
 
 def _coverage_lines(
@@ -296,7 +299,7 @@ def _coverage_lines(
         ("a feature and a parameter value", covered.mixed),
     )
     lines += [f"  {what + ':':33s} {share}" for what, share in shares if share.feasible]
-    lines += _sizes(checking, rows)
+    lines += _sizes(checking, rows, every=every)
     if checking.compiled:
         counts = [f"sm_{arch} {count}" for arch, count in checking.compiled.items() if count]
         lines.append(f"Configs compiled with nvcc for: {', '.join(counts) or 'no architecture, none was reached'}")
