@@ -15,7 +15,7 @@ from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
 from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named_layers
 from autotune.cli.floors import floor_of, warn_faster_than_roofline
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
-from autotune.cli.tables import show, wide_format_options
+from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
 from autotune.errors import NoTemplate
 
@@ -113,7 +113,7 @@ def show_best(
             rows.append({**empty, **one})
         else:
             rows.append({**empty, **best_cells(one), **of_network.get((one.best.row.id, one.best.layer.name), {})})
-    show(rows, _telling_apart(columns, rows), style)
+    show(rows, telling_apart(columns, rows), style)
     warn_faster_than_roofline(floor_of(one) for one in kernels if not isinstance(one, Mapping))
 
 
@@ -214,15 +214,6 @@ BEST_COLUMNS = (
     *key_columns("source_hash", "origin", hidden=True),
 )
 NEAREST_COLUMNS = (*BEST_COLUMNS[:3], *key_columns("predicted_us", "nearest", "distance"), *BEST_COLUMNS[3:])
-_APART = ("deterministic", "measurement_mode")
-
-
-def _telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> list[Column[Cells]]:
-    """The columns; determinism and measurement mode are shown, too, where kernels differ in them."""
-    differing = {key for key in _APART if len({row[key] for row in rows} - {None}) > 1}
-    return [replace(column, terminal=True) if column.key in differing else column for column in columns]
-
-
 NETWORK_COLUMNS = key_columns(
     *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
     hidden=True,

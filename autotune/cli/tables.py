@@ -20,7 +20,7 @@ from rich.text import Text
 
 from autotune.cli.options import one_of
 from autotune.cli.output import exact, wrapped
-from autotune.columns import Cell, Column, Row, words, write_csv, write_json
+from autotune.columns import Cell, Cells, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.escape import printable
 from autotune.trial import Config, Value
@@ -99,6 +99,16 @@ class _Text:
     below: bool = False
     numeric: bool = False
     """whether the cells are right-aligned"""
+
+
+_CLASS = ("deterministic", "measurement_mode")
+"""columns of best kernels that a table shows only if its rows differ in them"""
+
+
+def telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> list[Column[Cells]]:
+    """The columns of best kernels. A table also shows determinism and measurement mode if its rows differ in them."""
+    differing = {key for key in _CLASS if len({row[key] for row in rows} - {None}) > 1}
+    return [replace(column, terminal=True) if column.key in differing else column for column in columns]
 
 
 def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:

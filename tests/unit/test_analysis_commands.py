@@ -12,6 +12,7 @@ import pytest
 from autotune.store import Store
 from autotune.trial import KernelProfile
 
+from .store.builders import correct, open_scope, run_trial
 from .test_cli import answered, in_csv, rows, table
 from .tiny import Command, Finished, changed, write_family
 
@@ -164,6 +165,15 @@ def test_diff_of_two_generations(folder: Path, tune: Command, autotune: Command)
     assert finished.err == "A: small generation 2; B: small generation 1; 1 slower\n"
     (same,) = rows(autotune("diff", "small", "small@2", "--json"))
     assert (same["verdict"], same["config_changed"], same["changes"]) == ("same", False, None)
+
+
+def test_diff_tells_rows_of_one_layer_apart(autotune: Command, folder: Path) -> None:
+    with Store("autotune.db") as store:
+        scope = open_scope(store)
+        run_trial(store, scope, correct(0, 10.0))
+        run_trial(store, scope, correct(1, 9.0, deterministic=False))
+    lines = [line for line in autotune("diff", "2000-01-01", "2100-01-01").out.splitlines() if "lenet.conv1" in line]
+    assert sorted(word for line in lines for word in ({"yes", "no"} & set(line.split()))) == ["no", "yes"]
 
 
 def test_diff_of_dates_and_devices(filled: Path, autotune: Command) -> None:
