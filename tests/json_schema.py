@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "trials": ("trials.TRIAL_COLUMNS",),
     "tune": ("best.BEST_COLUMNS",),
     "tune, end to end": ("summary._END_TO_END",),
-    "why": ("why.WHY_COLUMNS",),
+    "why": ("why._COLUMNS",),
 }
 """command to the columns of its rows; `query` has the columns of the SQL statement"""
 OPTIONAL: Mapping[str, str] = {

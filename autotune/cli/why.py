@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
+from autotune.analysis.why import WhyRow, explain
 from autotune.api.study_names import name_of
 from autotune.cli.floors import floor_of, warn_faster_than_roofline
 from autotune.cli.options import (
@@ -28,118 +29,25 @@ from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import FamilyFile, load_template, template_files
 from autotune.operation.registry import operations_here
-from autotune.trial import Config, Value
 
 if TYPE_CHECKING:
-    from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.analysis.why import Refusal, Why
     from autotune.store import BestRow, Store, TrialRow
     from autotune.trial import KernelProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
-    """A best kernel, why it is the fastest, and the values that its family's rules forbid."""
+class _Explained:
+    """A best kernel and why it is the fastest."""
 
     kernel: BestWithRoofline
-    why: Why
-    noise: float | None
-    """fraction; None if no finals recorded one"""
-    refusals: tuple[Refusal, ...]
-    """one step from the winner"""
+    rows: Sequence[WhyRow]
     rules: str
     """a remark about the rules, for example that the family has changed since; may be empty"""
     profiles: tuple[KernelProfile, ...]
     """the latest profile of its launches"""
 
-    def verdict(self, ratio: float | None) -> str | None:
-        """Whether a kernel with this ratio to the winner's time is slower or faster beyond noise."""
-        if ratio is None:
-            return None
-        if abs(ratio - 1) <= (self.noise or 0.0):
-            return "same within noise" if self.noise else "same"
-        return "slower" if ratio > 1 else "faster"
 
-
-@dataclass(frozen=True, slots=True)
-class WhyRow:
-    """A row of the answer in JSON and CSV; fields that do not apply are None."""
-
-    best: BestRow
-    about: str
-    """winner, default, step, refused, family or failure"""
-    template: str
-    parameter: str | None = None
-    value: Value | None = None
-    time_us: float | None = None
-    over_winner: float | None = None
-    """relative to the winner's time"""
-    verdict: str | None = None
-    trial: int | None = None
-    trials: int | None = None
-    correct: int | None = None
-    outcome: str | None = None
-    note: str | None = None
-    config: Config | None = None
-
-    @property
-    def instead(self) -> str:
-        """The value or the family that takes the place of the winner's."""
-        return self.template if self.parameter is None else f"{self.parameter}={self.value}"
-
-
-def why_rows(explained: Explained) -> Iterator[WhyRow]:
-    """A row for each thing that the trials show about a best kernel."""
-    why_it, best = explained.why, explained.kernel.best
-    family = best.row.trial.config.template
-    yield _trial_row(explained, "winner", why_it.winner, time_us=best.median_us)
-    if why_it.default is not None:
-        yield _trial_row(explained, "default", why_it.default)
-    for step in why_it.steps:
-        yield _trial_row(explained, "step", step.row, parameter=step.param, value=step.value)
-    for one in explained.refusals:
-        yield WhyRow(best, "refused", family, one.param, value=one.value, note=one.rules)
-    for row in why_it.families:
-        if row.best is None:
-            note = f"no correct trial of class {best.row.trial.accuracy}"
-            family_row = WhyRow(best, "family", row.template, note=note)
-        else:
-            family_row = _trial_row(explained, "family", row.best)
-        yield replace(family_row, trials=row.evaluated, correct=row.correct)
-    for failures in why_it.failures:
-        yield WhyRow(
-            *(best, "failure", failures.template),
-            trials=failures.trials,
-            outcome=f"{failures.outcome} {failures.reason}".strip(),
-            note=failures.message,
-            config=failures.example,
-        )
-
-
-def _trial_row(
-    explained: Explained,
-    about: str,
-    row: TrialRow,
-    *,
-    parameter: str | None = None,
-    value: Value | None = None,
-    time_us: float | None = None,
-) -> WhyRow:
-    """A row about one recorded trial."""
-    best, trial = explained.kernel.best, row.trial
-    ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
-    return WhyRow(
-        *(best, about, trial.config.template, parameter, value),
-        time_us=row.median_us if time_us is None else time_us,
-        over_winner=ratio,
-        verdict=explained.verdict(ratio) or f"{trial.outcome} {trial.reason}".strip(),
-        trial=trial.number,
-        outcome=trial.outcome.value,
-        config=trial.config,
-    )
-
-
-WHY_COLUMNS = (
+_COLUMNS = (
     Column[WhyRow]("layer", lambda row: row.best.name),
     Column[WhyRow]("device", lambda row: row.best.row.device.name),
     Column[WhyRow]("accuracy", lambda row: row.best.row.trial.accuracy),
@@ -194,7 +102,7 @@ def why(
         chosen = _first_class(best) if brief else best
         explanations = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
     if style is not None:
-        show((line for explained in explanations for line in why_rows(explained)), WHY_COLUMNS, style)
+        show((line for explained in explanations for line in explained.rows), _COLUMNS, style)
     for position, explained in enumerate(explanations if style is None else ()):
         if position:
             say("")
@@ -210,10 +118,8 @@ def _explained(
     families: Mapping[str, FamilyFile],
     kernel: BestWithRoofline,
     alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
-) -> Explained:
+) -> _Explained:
     """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
-    from autotune.analysis.why import explain, refusals
-
     winner = kernel.best.row
     shared = (
         winner.problem,
@@ -224,19 +130,17 @@ def _explained(
     )
     if shared not in alike:
         alike[shared] = store.trials.like(winner)
-    why_it = explain(kernel.best, alike[shared])
     floor = store.noise_floors.latest(winner.device, winner.measurement_mode)
-    noise = floor.noise_fraction if floor else None
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
-    file = families.get(winner.trial.config.template)
-    if file is None:
-        missing = f"the family {winner.trial.config.template} is not installed"
-        return Explained(kernel, why_it, noise, (), missing, profiles)
-    family = load_template(file)
-    bound = BoundTemplate(family, winner.problem, winner.device, Admission(prune=True))
-    changed = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
-    return Explained(kernel, why_it, noise, refusals(bound, winner.trial.config), changed, profiles)
+    file, bound = families.get(winner.trial.config.template), None
+    remark = f"the family {winner.trial.config.template} is not installed"
+    if file is not None:
+        family = load_template(file)
+        bound = BoundTemplate(family, winner.problem, winner.device, Admission(prune=True))
+        remark = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
+    noise = floor.noise_fraction if floor else None
+    return _Explained(kernel, tuple(explain(kernel.best, alike[shared], noise=noise, bound=bound)), remark, profiles)
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
@@ -249,13 +153,12 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
 
 def _columns(*keys: str) -> list[Column[WhyRow]]:
     """The columns of these keys, in this order."""
-    return [column for key in keys for column in WHY_COLUMNS if column.key == key]
+    return [column for key in keys for column in _COLUMNS if column.key == key]
 
 
-def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
+def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
     """The answer in sentences, and the most important changes."""
-    rows = list(why_rows(explained))
-    families, params = _changes(rows, explained.kernel.best.row.trial.config.template)
+    families, params = _changes(explained)
     for text in _sentences(explained, families, params, classes):
         say(text)
     shown = [*params[: SHOWN_ROWS // 2], *families[: SHOWN_ROWS - min(len(params), SHOWN_ROWS // 2)]]
@@ -263,14 +166,15 @@ def _print_answer(explained: Explained, classes: Sequence[BestRow]) -> None:
         say("")
         instead = Column[WhyRow]("instead", lambda row: row.instead)
         show(shown, [instead, *_columns("over_winner", "verdict", "trial", "time_us")], None)
-    say(f"{len(rows) - len(shown)} more lines with --all")
+    say(f"{len(explained.rows) - len(shown)} more lines with --all")
 
 
-def _changes(rows: Sequence[WhyRow], family: str) -> tuple[list[WhyRow], list[WhyRow]]:
+def _changes(explained: _Explained) -> tuple[list[WhyRow], list[WhyRow]]:
     """The other families, fastest first, then for each parameter the best other value that was tried,
     costliest first.
     """
-    timed = sorted((row for row in rows if row.over_winner is not None), key=_ratio)
+    family = explained.kernel.best.row.trial.config.template
+    timed = sorted((row for row in explained.rows if row.over_winner is not None), key=_ratio)
     families = [row for row in timed if row.about == "family" and row.template != family]
     best: dict[str | None, WhyRow] = {}
     for row in timed:
@@ -284,7 +188,7 @@ def _ratio(row: WhyRow) -> float:
 
 
 def _sentences(
-    explained: Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
+    explained: _Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
 ) -> Iterator[str]:
     """Why it is the fastest: the next family, the values that matter, and what limits it."""
     best, facts = explained.kernel.best, explained.kernel.facts
@@ -314,8 +218,9 @@ def _sentences(
         stalls = ", ".join(f"{reason} {warps:.1f}" for reason, warps in profile.stalls[:_STALLS_SHOWN])
         occupancy = "-" if profile.achieved_occupancy is None else f"{profile.achieved_occupancy:.2g}"
         yield f"{profile.tool} on {profile.entry}: achieved occupancy {occupancy}, warps stalled for {stalls or '-'}."
-    if explained.why.default_ratio is not None and explained.why.default_ratio != 1:
-        yield f"The family's default takes {explained.why.default_ratio:.4g} times as long."
+    default_ratio = next((row.over_winner for row in explained.rows if row.about == "default"), None)
+    if default_ratio is not None and default_ratio != 1:
+        yield f"The family's default takes {default_ratio:.4g} times as long."
     yield f"Config: {_short(best.row)}."
     here = (best.layer.problem, best.row.device.identity)
     others = [row for row in classes if row is not best and (row.layer.problem, row.row.device.identity) == here]
@@ -324,13 +229,12 @@ def _sentences(
         yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 
-def _print_all(explained: Explained, classes: Sequence[BestRow]) -> None:
+def _print_all(explained: _Explained, classes: Sequence[BestRow]) -> None:
     """The answer in sentences, and all rows in a table for each kind."""
-    rows = list(why_rows(explained))
-    for text in _sentences(explained, *_changes(rows, explained.kernel.best.row.trial.config.template), classes):
+    for text in _sentences(explained, *_changes(explained), classes):
         say(text)
     for about, title, keys in _SECTIONS:
-        chosen = [row for row in rows if row.about == about]
+        chosen = [row for row in explained.rows if row.about == about]
         say("")
         say(f"{title}{'' if chosen else ': none recorded'}")
         if chosen:
