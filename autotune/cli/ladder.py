@@ -11,7 +11,7 @@ import click
 
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on, writable
-from autotune.cli.profile import counter_columns, first_device, require_profiler, say
+from autotune.cli.profile import counter_columns, profile_kernels, require_profiler
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares, attributes
@@ -22,10 +22,6 @@ from autotune.problem import Layer
 from autotune.study import Study
 
 if TYPE_CHECKING:
-    from autotune.analysis.profile import Compiled
-    from autotune.api.run_plan import RunPlan
-    from autotune.devices.device import DeviceInfo, Environment
-    from autotune.evaluation.evaluator import Evaluator
     from autotune.store import Store, TrialRow
     from autotune.trial import KernelProfile, Trial
     from autotune.tuning.ladder import LadderStep
@@ -123,8 +119,9 @@ def ladder(
         recorded = study_named(study, db, directories)
         _show_stored(recorded, layers_named(recorded, only_layers), db, style)
         return
+    from autotune.api.run import open_run
     from autotune.api.run_plan import Overrides, plan_run
-    from autotune.tuning.ladder import require_techniques
+    from autotune.tuning.ladder import climb, require_techniques
 
     plan = plan_run(study, db, directories, layers=only_layers, overrides=Overrides(trials=trials))
     require_techniques(plan.study)
@@ -132,13 +129,20 @@ def ladder(
         techniques = tuple(replace(one, trials=None) for one in plan.study.techniques)
         plan = replace(plan, study=replace(plan.study, techniques=techniques))
     ncu = find_ncu() if profile else None  # before anything is tuned
-    climbed = _climb(plan, device, jobs, db, profiled=profile)
-    failure = None
-    if ncu is not None:
-        failure = _profile(climbed, ncu, first_device(device), db)
-    _show(climbed.ladder_steps, db, style)
-    if climbed.interrupted:
-        measured = sum(step.best is not None for step in climbed.ladder_steps)
+    with open_run(
+        plan.study, device, jobs, db, CommandLine(), check=require_profiler if profile else lambda _: None
+    ) as run:
+        steps = climb(
+            *(plan.study, plan.families, run.evaluator, run.store),
+            layers=plan.layers,
+            observe=run.observe,
+            stopping=run.stopping,
+        )
+        interrupted = run.stopping()
+    failure = None if ncu is None else _profile(steps, ncu, device, db, plan.families)
+    _show(steps, db, style)
+    if interrupted:
+        measured = sum(step.best is not None for step in steps)
         end_interrupted(
             f"{measured} of {len(plan.study.techniques) * len(plan.layers)} rows were measured, the last in part"
         )
@@ -146,69 +150,23 @@ def ladder(
         raise failure
 
 
-@dataclass(frozen=True, slots=True)
-class _Climbed:
-    ladder_steps: Sequence[LadderStep]
-    kernels: Sequence[Compiled]
-    """of the steps that are to be profiled"""
-    info: DeviceInfo
-    environment: Environment
-    interrupted: bool
-
-
-def _climb(
-    plan: RunPlan,
-    device: str | None,
-    jobs: int | None,
-    db: str,
-    *,
-    profiled: bool,
-) -> _Climbed:
-    """Tune the techniques and compile the kernels to profile; then release the device."""
-    from autotune.api.run import open_run
-    from autotune.tuning.ladder import climb
-
-    check = require_profiler if profiled else lambda _: None
-    with open_run(plan.study, device, jobs, db, CommandLine(), check=check) as run:
-        evaluator, store = run.evaluator, run.store
-        steps = climb(
-            *(plan.study, plan.families, evaluator, store),
-            layers=plan.layers,
-            observe=run.observe,
-            stopping=run.stopping,
-        )
-        kernels = _unprofiled(store, evaluator, steps, plan.families) if profiled else ()
-        return _Climbed(steps, kernels, evaluator.info, evaluator.environment, interrupted=run.stopping())
-
-
-def _unprofiled(
-    store: Store, evaluator: Evaluator, steps: Sequence[LadderStep], families: Mapping[str, KernelTemplate]
-) -> Sequence[Compiled]:
-    """The best kernels that have no stored profile, each once."""
-    from autotune.analysis.profile import compiled
-
-    profiled = _launches(store)
-    rows = [step.best for step in steps if step.best and _kernel(step.best) not in profiled]
-    best = {row.trial.source_hash: row for row in rows}
-    return compiled(store, evaluator, list(best.values()), families, say)
-
-
-def _profile(climbed: _Climbed, ncu: Path, device: str, db: str) -> ToolchainError | None:
-    """Profile and store; return the errors, to print them after the ladder."""
-    from autotune.analysis.profile import Profiler, profile_trials
+def _profile(
+    steps: Sequence[LadderStep], ncu: Path, device: str | None, db: str, families: Mapping[str, KernelTemplate]
+) -> ToolchainError | None:
+    """Profile the best kernels that have no stored profile, each once; return the error, to raise it after the
+    ladder.
+    """
     from autotune.store import Store
 
-    try:
-        with Store(writable(db)) as store:
-            profile_trials(
-                *(store, Profiler(ncu), climbed.kernels),
-                device=device,
-                info=climbed.info,
-                environment=climbed.environment,
-                say=say,
-            )
-    except ToolchainError as error:
-        return error
+    with Store(writable(db)) as store:
+        profiled = _launches(store)
+        rows = [step.best for step in steps if step.best and _kernel(step.best) not in profiled]
+        best = {row.trial.source_hash: row for row in rows}
+        try:
+            if best:
+                profile_kernels(store, ncu, device, lambda _: list(best.values()), lambda _: families)
+        except ToolchainError as error:
+            return error
     return None
 
 

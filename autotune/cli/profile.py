@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ from autotune.family.template_files import load_recorded_templates
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
-    from autotune.store import ProfileRow, Store
+    from autotune.family.template import KernelTemplate
+    from autotune.store import ProfileRow, Store, TrialRow
     from autotune.trial import KernelProfile
 
 _SHOWN = {
@@ -102,45 +104,43 @@ def profile(
         return
     ncu = find_ncu()
     with open_filled(db) as store:
-        show(_profiled(store, what, device, accuracy, ncu, directories), _COLUMNS, style)
+
+        def best(info: DeviceInfo) -> list[TrialRow]:
+            """The best kernels that were tuned for the device."""
+            found = store.best.list(name, kind=info.kind, accuracy=accuracy)
+            rows = {row.row.trial.source_hash: row.row for row in found if row.row.device.identity == info.identity}
+            if not rows:
+                advice = store.best.advice(name, info)
+                raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; {advice}")
+            return list(rows.values())
+
+        def families(rows: Sequence[TrialRow]) -> Mapping[str, KernelTemplate]:
+            return load_recorded_templates(directories, (row.problem.operation for row in rows), what)
+
+        show(profile_kernels(store, ncu, device, best, families), _COLUMNS, style)
 
 
-def _profiled(
+def profile_kernels(
     store: Store,
-    what: str | None,
-    device: str | None,
-    accuracy: str | None,
     ncu: Path,
-    directories: tuple[Path, ...],
+    device: str | None,
+    rows_of: Callable[[DeviceInfo], Sequence[TrialRow]],
+    families_of: Callable[[Sequence[TrialRow]], Mapping[str, KernelTemplate]],
 ) -> list[ProfileRow]:
-    """Profile the best kernels that were tuned for this device, and store the result."""
+    """Compile kernels, profile them on a device that nothing else uses, and store and return their profiles."""
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
     profiler = Profiler(ncu)
-    evaluator = open_evaluator(device, usable_cores())
-    try:
+    with closing(open_evaluator(device, usable_cores())) as evaluator:
         info, environment = evaluator.info, evaluator.environment
         require_profiler(info)
-        best = store.best.list(name_of(what), kind=info.kind, accuracy=accuracy)
-        rows = {row.row.trial.source_hash: row.row for row in best if row.row.device.identity == info.identity}
-        if not rows:
-            raise StoreError(
-                f"{store.path}: no correct kernel of {what} on {info.name}; {store.best.advice(name_of(what), info)}"
-            )
-        families = load_recorded_templates(directories, (row.problem.operation for row in rows.values()), what)
-        kernels = compiled(store, evaluator, list(rows.values()), families, say)
-    finally:
-        evaluator.close()  # the profiled process has the device to itself
-    return profile_trials(
-        *(store, profiler, kernels),
-        device=first_device(device),
-        info=info,
-        environment=environment,
-        say=say,
-    )
+        rows = rows_of(info)
+        kernels = compiled(store, evaluator, rows, families_of(rows), _say)
+    name = "cuda:0" if device in (None, "all") else device.split(",")[0]
+    return profile_trials(store, profiler, kernels, device=name, info=info, environment=environment, say=_say)
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """A line about a kernel that is not profiled."""
     click.echo(line, err=True)
 
@@ -149,8 +149,3 @@ def require_profiler(info: DeviceInfo) -> None:
     """Raise DeviceError for a device that Nsight Compute knows nothing of."""
     if not info.can.profile:
         raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")
-
-
-def first_device(named: str | None) -> str:
-    """The device that kernels are profiled on, of what `--device` names."""
-    return "cuda:0" if named in (None, "all") else named.split(",")[0]
