@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from autotune.analysis.trial_columns import layer_name
 from autotune.api.answers import device_named, devices_asked
@@ -33,72 +35,20 @@ def family_names(_context: click.Context, _param: click.Parameter, begun: str) -
     """The shipped families."""
     from autotune.family.template_files import template_files
 
-    return _beginning(begun, template_files())
+    return sorted(name for name in template_files() if name.startswith(begun))
 
 
-def study_names_and_files(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Shipped studies, those of the database, and study files and folders here."""
+def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Shipped studies, those of the database with their layers, and files, which the shell itself completes."""
+    from autotune.store import Store
     from autotune.study_reader import study_names
 
-    return _beginning(begun, (*study_names(), *_of_database(context, _studies), *_files(begun)))
-
-
-def layer_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Layers of the database, with their study's name and without."""
-    names = _of_database(context, _layers)
-    return _beginning(begun, (*names, *(name.rpartition(".")[2] for name in names)))
-
-
-def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Studies and layers of the database."""
-    return _beginning(begun, _of_database(context, lambda store: (*_studies(store), *_layers(store))))
-
-
-def device_names(context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """Devices of the database, and those of every machine."""
-    return _beginning(begun, ("cuda:0", "host", "null", *_of_database(context, _devices)))
-
-
-def _beginning(begun: str, names: Iterable[str]) -> list[str]:
-    return sorted({name for name in names if name.startswith(begun)})
-
-
-def _studies(store: Store) -> Iterator[str]:
-    return (row.name for row in store.studies.list())
-
-
-def _layers(store: Store) -> Iterator[str]:
-    return (row.name for row in store.studies.layers())
-
-
-def _devices(store: Store) -> Iterator[str]:
-    return (info.name for info in store.devices.list())
-
-
-def _of_database(context: click.Context, names: Callable[[Store], Iterable[str]]) -> tuple[str, ...]:
-    """Names in the database that is given; none where it cannot be read: a shell has nowhere to say so."""
-    from autotune.store import Store
-
-    try:
-        with Store(context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db", create=False) as store:
-            return tuple(names(store))
-    except AutotuneError:
-        return ()
-
-
-def _files(begun: str) -> Iterator[str]:
-    """Study files and folders that begin with the given path."""
-    folder = os.path.dirname(begun)
-    try:
-        entries = list(os.scandir(folder or "."))
-    except OSError:
-        return
-    for entry in entries:
-        name = os.path.join(folder, entry.name)
-        if entry.is_dir() and not entry.name.startswith("."):
-            yield f"{name}/"
-        elif entry.name.endswith(".toml"):
-            yield name
+    found = set(study_names())
+    db = context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db"
+    with suppress(AutotuneError), Store(db, create=False) as store:  # a shell has nowhere to say that it has none
+        found |= {word for row in store.studies.layers() for word in (row.study, row.name, row.layer.name)}
+    plain = [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
+    return [*plain, CompletionItem(begun, type="file")]
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
@@ -215,7 +165,7 @@ FAMILIES = click.option(
     help="Only this family; may be repeated.",
 )
 LAYERS = click.option(
-    "--layer", "only_layers", multiple=True, shell_complete=layer_names, help="Only this layer; may be repeated."
+    "--layer", "only_layers", multiple=True, shell_complete=studies_and_layers, help="Only this layer; may be repeated."
 )
 DIRECTORIES = click.option(
     "--family-dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of kernel families."
@@ -227,7 +177,6 @@ SHOWN_ROWS = 10
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")
 OF_DEVICE = click.option(
     "--device",
-    shell_complete=device_names,
     help="Only results of this device: cuda:N, host, null, or a part of a recorded device's name, such as H200.",
 )
 
@@ -239,10 +188,10 @@ def run_on(
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
 
 
-STUDY = click.argument("study", metavar="STUDY", shell_complete=study_names_and_files)
+STUDY = click.argument("study", metavar="STUDY", shell_complete=studies_and_layers)
 
 
-OF_STUDY = click.option("--study", shell_complete=study_names_and_files, help="A study file or the name of a study.")
+OF_STUDY = click.option("--study", shell_complete=studies_and_layers, help="A study file or the name of a study.")
 
 
 @dataclass(frozen=True, slots=True)
