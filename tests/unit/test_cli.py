@@ -477,27 +477,14 @@ def test_templates_are_listed_and_described(autotune: Command, folder: Path) -> 
         "64 32 128 256",
         "a block computes at most 512 outputs",
         "fp32",
+        "outputs = threads * turns",
+        "stage conv2d_tiny(x, w, y, n):",
+        "block (threads, 1, 1), dynamic shared memory 0 bytes",
     ):
         assert word in text
     params = rows(autotune("templates", "tiny", "--family-dir", "families", "--json"))
     assert [row["param"] for row in params] == ["threads", "turns", "order", "fast"]
     assert autotune("templates", "families/tiny.cu.j2").out == text, "a file does as well as a name"
-
-
-def test_templates_show_what_a_config_is_launched_with(autotune: Command, folder: Path) -> None:
-    words = ("templates", "tiny", "--family-dir", "families", "--study", "small.toml")
-    text = autotune(*words, "threads=32", "turns=3").out
-    assert "For n3 c2 9x8 k4 3x3 f32 nchw on sm_90 with" in text
-    assert "threads=32 turns=3 order=rows fast=False" in text
-    assert "outputs = 96: threads * turns" in text
-    assert "stage conv2d_tiny(x, w, y, n)" in text
-    assert "grid 6 x 1 x 1, block 32 x 1 x 1, dynamic shared memory 0 bytes" in text
-    assert "packed_w 0 bytes, workspace 0 bytes" in text
-    assert autotune(*words, "threads=33").complaint == "threads=33: no value of threads; there are 64, 32, 128, 256"
-    assert "a block computes at most 512 outputs" in autotune(*words, "threads=256", "turns=3").complaint
-    write_family(folder / "families", ("device.arch >= 70", "device.arch == 70"))
-    assert "No config on sm_90 for any layer of small: give" in autotune(*words).out
-    assert "on sm_70 with" in autotune(*words, "--arch", "70").out
 
 
 @pytest.mark.cxx
