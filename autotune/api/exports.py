@@ -11,11 +11,10 @@ from autotune.analysis.networks import stored_study
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.answers import devices_asked, dispatcher_of
 from autotune.api.device_names import Say, binary_cache, first_gpu
-from autotune.api.recorded_kernel import selected_kernel
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
 from autotune.api.terms import in_arguments
-from autotune.api.untuned import opened_results, untuned_kernels
+from autotune.api.untuned import opened_results, selected_kernel, untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo

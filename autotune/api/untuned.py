@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import TypeAlias
 
-from autotune.analysis.rooflines import best_per_class
+from autotune.analysis.rerender import located
+from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import Say, evaluator_of
-from autotune.api.recorded_kernel import selected_kernel
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.devices.driver_api import device_info, has_libcuda
-from autotune.errors import DeviceError, NoTemplate
+from autotune.errors import DeviceError, NoTemplate, StoreError
 from autotune.exporting import SelectedKernel
-from autotune.exporting.kernel import Origin
+from autotune.exporting.kernel import Origin, recorded_origin
 from autotune.family.render import render
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer, Problem
@@ -82,6 +82,25 @@ def untuned_kernels(
             found(answer[0])
     names = [name for layer in layers if (name := f"{study.name}.{layer.name}") in chosen]
     return Untuned(tuple(chosen[name][0] for name in names), {name: chosen[name][1] for name in names}, left_out)
+
+
+def selected_kernel(
+    store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
+) -> SelectedKernel:
+    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation.
+
+    Raises StoreError if the database has no source of the kernel, or no header of its family.
+    """
+    problem = located(row.layer.problem, families)
+    row = replace(row, layer=replace(row.layer, problem=problem))
+    source = store.sources.get(row.row.trial.source_hash or "")
+    if source is None:
+        raise StoreError(f"{db}: the source of {row.name} is not in the database; tune it again")
+    header = store.templates.header(source.config.template, row.row.template_hash)
+    if not header:
+        raise StoreError(f"{db}: the header of {source.config.template} is not in the database; tune {row.name} again")
+    origin = recorded_origin(row, with_roofline(store, row).floor_us)
+    return SelectedKernel(origin, replace(source, problem=problem), header, study.admitted(problem))
 
 
 def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> DeviceInfo:

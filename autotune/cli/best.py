@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -13,7 +13,6 @@ import click
 
 from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
 from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named_layers
-from autotune.cli.floors import floor_of, warn_faster_than_roofline
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
 from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
@@ -292,3 +291,38 @@ def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Li
 
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{share:.1%}"
+
+
+def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None, str]]) -> None:
+    """Warn on standard error about kernels that are faster than their floors, which means that the floors are wrong.
+
+    Each kernel is a device, a layer, the floor divided by the kernel's time, and its rate in words if FLOPs make the
+    floor.
+    """
+    above: dict[str, dict[str, tuple[float, str]]] = {}
+    for device, layer, fraction, rate in kernels:
+        if fraction is not None and fraction > 1.0:
+            of_device = above.setdefault(device, {})
+            of_device[layer] = max((fraction, rate), of_device.get(layer, (0.0, "")))
+    for device, fractions in above.items():
+        most = max(fractions, key=fractions.__getitem__)
+        fraction, rate = fractions[most]
+        others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
+        click.echo(
+            f"{device}: {most}{others} is {fraction - 1:.1%} faster than its floor, so the floor is wrong: "
+            f"{rate}the device's stored rates are too low; run `autotune devices --calibrate` there",
+            err=True,
+        )
+
+
+def floor_of(kernel: BestWithRoofline) -> tuple[str, str, float | None, str]:
+    """A best kernel as `warn_faster_than_roofline` takes it."""
+    row, floor, rate = kernel.best.row, kernel.facts.floor, ""
+    if floor is not None and floor.term == "arithmetic":
+        flops = row.flops or row.problem.flops
+        own, device = (flops / us / 1e6 for us in (kernel.best.median_us, floor.us))
+        rate = (
+            f"{flops:.4g} FLOP in {kernel.best.median_us:.4g} us are {own:.4g} TFLOP/s, and the device's rate is "
+            f"{device:.4g}; `flops` counts too many, or "
+        )
+    return row.device.name, row.name, kernel.facts.floor_fraction, rate

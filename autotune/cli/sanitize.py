@@ -127,7 +127,7 @@ def _winners(
 ) -> list[Winner]:
     """The best kernels that run somewhere, each once."""
     from autotune.analysis.networks import stored_study
-    from autotune.api.recorded_kernel import selected_kernel
+    from autotune.api.untuned import selected_kernel
 
     rows = store.best.list(name_of(what), accuracy=accuracy)
     families = load_recorded_templates(directories, (row.layer.problem.operation for row in rows), what)

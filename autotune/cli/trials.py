@@ -9,7 +9,7 @@ import click
 
 from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
-from autotune.cli.floors import warn_faster_than_roofline
+from autotune.cli.best import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
 from autotune.columns import Cells, Column, Items, key_columns

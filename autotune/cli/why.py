@@ -12,7 +12,7 @@ import click
 from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
 from autotune.analysis.why import WhyRow, explain
 from autotune.api.study_names import name_of
-from autotune.cli.floors import floor_of, warn_faster_than_roofline
+from autotune.cli.best import floor_of, warn_faster_than_roofline
 from autotune.cli.options import (
     ACCURACY,
     ALL_ROWS,

@@ -10,7 +10,6 @@ from autotune.store.best import BestRow
 from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
 from autotune.store.dump import compact, dump, load
-from autotune.store.end_to_end_timings import EndToEndRow
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
@@ -26,7 +25,7 @@ from autotune.store.sqlite.query import Cell, QueryResult
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
 from autotune.store.trial_store import TrialKey
-from autotune.store.trials import TrialRow, launched
+from autotune.store.trials import EndToEndRow, TrialRow, launched
 from autotune.store.warm_start_trials import TopTrial
 
 __all__ = [

@@ -9,7 +9,6 @@ from types import TracebackType
 from autotune.store.best import BestStore
 from autotune.store.devices import DeviceStore, NoiseFloorStore, RateStore, Runs
 from autotune.store.dispatchers import DispatcherStore
-from autotune.store.end_to_end_timings import EndToEndStore
 from autotune.store.finals import FinalsStore
 from autotune.store.profiles import ProfileStore
 from autotune.store.quarantine import QuarantineStore
@@ -23,7 +22,7 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.studies import StudyStore
 from autotune.store.trial_store import KnownStore, TrialStore
-from autotune.store.trials import MeasurementStore
+from autotune.store.trials import EndToEndStore, MeasurementStore
 from autotune.store.warm_start_trials import TopTrialStore
 
 

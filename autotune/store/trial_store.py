@@ -13,7 +13,6 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 from autotune.errors import StoreError
 from autotune.family.source import KernelSource
 from autotune.problem import Problem
-from autotune.store.end_to_end_timings import parts_values
 from autotune.store.result_rows import listed, rows, trial_places
 from autotune.store.rows import insert, insert_unless_there, rows_of
 from autotune.store.run_context import SCOPE, Scope, TargetScope
@@ -26,6 +25,7 @@ from autotune.store.trials import (
     TrialRow,
     config_of,
     outcome_values,
+    parts_values,
     select_trials,
     timing_values,
     trial_of,

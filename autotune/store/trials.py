@@ -6,12 +6,12 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, and_, select
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, and_, select, tuple_
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import Stage
@@ -22,6 +22,7 @@ from autotune.store.rows import among, finite, record_of, rows_of, values_of
 from autotune.store.schema.column_kinds import Values, seven_digits
 from autotune.store.schema.tables import (
     devices,
+    end_to_end_timings,
     environments,
     layers,
     measurements,
@@ -35,7 +36,8 @@ from autotune.store.schema.tables import (
 )
 from autotune.store.sources import stage_of
 from autotune.store.sqlite.database import Database
-from autotune.trial import Config, ErrorStats, Outcome, Phases, Resources, Timing, Trial
+from autotune.store.studies import find
+from autotune.trial import Config, EndToEndParts, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
 
 def timing_values(timing: Timing) -> Values:
@@ -274,3 +276,38 @@ def with_trials(
     rows = list(rows_of(connection, statement))
     whole = trials_by_id(connection, (row[trial_id] for row in rows))
     return ((row, whole[row[trial_id]]) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndRow:
+    """An end-to-end trial with the parts of its time."""
+
+    row: TrialRow
+    parts: EndToEndParts
+
+
+def parts_values(parts: EndToEndParts) -> Values:
+    """The columns of an end-to-end trial's parts."""
+    return values_of(replace(parts, hidden_fraction=finite(parts.hidden_fraction)), end_to_end_timings)
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndStore:
+    """End-to-end trials."""
+
+    database: Database
+
+    def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
+        """The end-to-end trials of the newest generation of each study with the parts of their times, oldest first."""
+        with self.database.read() as connection:
+            pairs = [(place.study_id, place.tuning_target_id) for place in find(connection, what, self.database.shown)]
+            statement = (
+                select(end_to_end_timings)
+                .join(trials, trials.c.id == end_to_end_timings.c.trial_id)
+                .where(tuple_(trials.c.study_id, trials.c.tuning_target_id).in_(pairs))
+                .order_by(trials.c.study_id, trials.c.id)
+            )
+            return tuple(
+                EndToEndRow(trial, record_of(EndToEndParts, row, end_to_end_timings))
+                for row, trial in with_trials(connection, statement, end_to_end_timings.c.trial_id)
+            )
