@@ -7,11 +7,12 @@ launch gaps, by an older version), the two are not compared: the kernel is `reme
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from autotune.analysis.rerender import kernel_of, located
+from autotune.analysis.rooflines import best_per_class
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Disproved, Rejected
@@ -20,7 +21,7 @@ from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.measurement.benchmark import median_half_width
 from autotune.problem import Problem
-from autotune.store import BestRow, RetimeRow, Store, TrialRow
+from autotune.store import RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, Outcome, comparable
 from autotune.tuning.layer_finals import FINALS_S, timed_in_turn
 
@@ -34,19 +35,6 @@ class Retimed:
     """before the retime"""
     noise: float | None
     """fraction within which a time counts as confirmed; None if it failed"""
-
-    @property
-    def ratio(self) -> float | None:
-        """The new time divided by the old one; None if it failed or if the two were measured in different ways."""
-        return self.retime.ratio
-
-
-@dataclass(frozen=True, slots=True)
-class NotRetimed:
-    """A kernel that cannot be run, and the reason; nothing is stored."""
-
-    row: TrialRow
-    why: str
 
 
 def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
@@ -83,26 +71,21 @@ class LayerPlan:
     """the rows that `best` shows; of a kind with only imported kernels, the fastest"""
 
 
-def plan(
-    name: str,
-    problem: Problem,
-    store: Store,
-    info: DeviceInfo,
-    best: Sequence[BestRow],
-    shown: Sequence[BestRow],
-    most: int,
-) -> LayerPlan:
-    """Choose the `most` fastest kernels of each kind; of `best`, the winners of all kinds, only `shown` count as
-    winners.
-    """
-    rows = top_trials(
-        store.trials.list(problem, outcome="correct", generations="all"), info, [row.row for row in best], most
-    )
-    first: dict[Hashable, TrialRow] = {}
-    for row in rows:
-        first.setdefault((row.measurement_mode, row.trial.accuracy, row.trial.deterministic), row)
-    hidden = {row.row.id for row in best} - {row.row.id for row in shown}
-    return LayerPlan(name, problem, tuple(rows), tuple(row for row in first.values() if row.id not in hidden))
+def plans(store: Store, what: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
+    """For each layer the `most` fastest kernels of each kind on a device."""
+    best = store.best.list(what)
+    hidden = {row.row.id for row in best} - {row.row.id for row in best_per_class(best)}
+    layers = {layer.layer.problem: layer.name for layer in store.studies.layers(what)}
+    found = []
+    for problem, name in layers.items():
+        correct = store.trials.list(problem, outcome="correct", generations="all")
+        rows = top_trials(correct, info, [row.row for row in best], most)
+        first: dict[Hashable, TrialRow] = {}
+        for row in rows:
+            first.setdefault((row.measurement_mode, row.trial.accuracy, row.trial.deterministic), row)
+        winners = tuple(row for row in first.values() if row.id not in hidden)
+        found.append(LayerPlan(name, problem, tuple(rows), winners))
+    return found
 
 
 def retime(
@@ -112,9 +95,13 @@ def retime(
     store: Store,
     families: Mapping[str, KernelTemplate],
     *,
+    say: Callable[[TrialRow, str], object] = lambda *_: None,
     budget_s: float = FINALS_S,
-) -> Iterator[Retimed | NotRetimed]:
-    """Verify and time kernels of one layer again and store each result; `budget_s` is for each measurement mode."""
+) -> Iterator[Retimed]:
+    """Verify and time kernels of one layer again and store each result; `budget_s` is for each measurement mode.
+
+    `say` is called with each kernel that cannot be run, and the reason; nothing is stored for it.
+    """
     evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
     refused = {row.source_hash for row in store.quarantine.list() if (row.device, row.driver, row.toolkit) == here}
@@ -123,9 +110,9 @@ def retime(
         for row in (row for row in rows if row.measurement_mode == measurement_mode):
             source = kernel_of(row, store, families)
             if isinstance(source, str):
-                yield NotRetimed(row, source)
+                say(row, source)
             elif source.hash in refused:
-                yield NotRetimed(row, "it is quarantined; `autotune clean --quarantine` gives it another chance")
+                say(row, "it is quarantined; `autotune clean --quarantine` gives it another chance")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
         yield from _interleaved(compiled, measurement_mode, evaluator, store, budget_s)

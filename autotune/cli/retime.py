@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.retime import LayerPlan, NotRetimed, Retimed, plan
+from autotune.analysis.retime import LayerPlan, Retimed, plans
 from autotune.analysis.retime import retime as measure_again
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
@@ -25,9 +25,7 @@ from autotune.columns import Cells, Column, attributes, key_columns
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError
-from autotune.evaluation.evaluator import Evaluator
 from autotune.evaluation.null import NullEvaluator
-from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
 
@@ -53,7 +51,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
     from autotune.analysis.stale import StaleResults
-    from autotune.store import Store, stored_problem
+    from autotune.store import stored_problem
     from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
@@ -84,11 +82,11 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
         evaluator = open_evaluator(device, 1)
         evaluator.close()
         return [(evaluator.info, evaluator.environment)]
-    null = [NullEvaluator("")] if "null" in kinds else []
-    return [
-        *((evaluator.info, evaluator.environment) for _, evaluator in present_devices(kinds)),
-        *((evaluator.info, evaluator.environment) for evaluator in null),
-    ]
+    opened = [(evaluator.info, evaluator.environment) for _, evaluator in present_devices(kinds)]
+    if "null" in kinds:
+        null = NullEvaluator("")
+        opened.append((null.info, null.environment))
+    return opened
 
 
 _STALE_COLUMNS = (
@@ -104,60 +102,16 @@ WINNER_LOST = 3
 """exit code: a winner regressed beyond noise, or is no longer correct"""
 
 
-def judge(plans: Sequence[LayerPlan], kernels: Sequence[Retimed], db: str) -> None:
+def _judge(layers: Sequence[LayerPlan], kernels: Sequence[Retimed], db: str) -> None:
     """End with the status that says whether the winners hold."""
     if not kernels:
         raise StoreError(f"{db}: nothing was re-timed, so nothing is known about the winners")
-    winners = {row.id for plan in plans for row in plan.winners}
+    winners = {row.id for layer in layers for row in layer.winners}
     lost = [one for one in kernels if one.before.id in winners and one.retime.label in ("regressed", "failed")]
     if lost:
         names = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
         click.echo(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {names}", err=True)
         sys.exit(WINNER_LOST)
-
-
-def plans_of(store: Store, name: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
-    """What to measure again for each layer."""
-    best = store.best.list(name)
-    shown = best_per_class(best)
-    layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
-    return [plan(layer, problem, store, info, best, shown, most) for problem, layer in layers.items()]
-
-
-def retimed(
-    store: Store,
-    plans: Sequence[LayerPlan],
-    evaluator: Evaluator,
-    families: Mapping[str, KernelTemplate],
-    stopping: Callable[[], bool],
-) -> Iterator[Retimed | NotRetimed]:
-    """Re-time layer by layer; report on standard error the kernels that cannot be re-timed, and layers without any."""
-    for layer in plans:
-        if stopping():
-            break
-        if not layer.rows:
-            click.echo(f"{layer.name}: no correct trial of {evaluator.info.name} to re-time", err=True)
-            continue
-        for result in measure_again(layer.rows, layer.problem, evaluator, store, families):
-            if isinstance(result, NotRetimed):
-                number = result.row.trial.number
-                click.echo(f"{layer.name}: trial {number} is not re-timed: {result.why}", err=True)
-            yield result
-
-
-def measured(results: Sequence[Retimed | NotRetimed]) -> list[Retimed]:
-    """Those that could be run."""
-    return [result for result in results if isinstance(result, Retimed)]
-
-
-def unreached(plans: Sequence[LayerPlan], results: Sequence[Retimed | NotRetimed]) -> list[str]:
-    """The layers that an interrupted run did not come to."""
-    done = {_row(result).problem for result in results}
-    return [layer.name for layer in plans if layer.rows and layer.problem not in done]
-
-
-def _row(result: Retimed | NotRetimed) -> TrialRow:
-    return result.before if isinstance(result, Retimed) else result.row
 
 
 @click.command()
@@ -189,35 +143,45 @@ def retime(
     Exits with 3 if a winner regressed or failed (a winner is what `best` shows, or the fastest imported kernel of a
     layer without one), with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current layer.
     """
-    from autotune.store import Store
-
     name = name_of(what)
     with Store(db, create=False) as store:
-        layers = store.studies.layers(name)  # report a wrong name before a device is opened
-    families = load_recorded_templates(directories, (row.layer.problem.operation for row in layers), what)
+        operations = [row.layer.problem.operation for row in store.studies.layers(name)]
+    families = load_recorded_templates(directories, operations, what)  # a wrong name is reported before a device opens
     with (
         closing(open_evaluator(device, jobs or usable_cores())) as evaluator,
         Store(writable(db)) as store,
         stopping_on_interrupt() as stopping,
     ):
-        plans = plans_of(store, name, evaluator.info, most)
-        results: list[Retimed | NotRetimed] = []
-        with counting("retime", sum(len(layer.rows) for layer in plans)) as tell:
+        layers = plans(store, name, evaluator.info, most)
+        kernels: list[Retimed] = []
+        left = []
+        with counting("retime", sum(len(layer.rows) for layer in layers)) as tell:
             tell(0, "")
-            for result in retimed(store, plans, evaluator, families, stopping):
-                results.append(result)
-                counts = Counter(one.retime.label for one in measured(results))
-                tell(len(results), ", ".join(f"{count} {word}" for word, count in counts.items()))
+            for layer in layers:
+                if not layer.rows:
+                    click.echo(f"{layer.name}: no correct trial of {evaluator.info.name} to re-time", err=True)
+                elif stopping():
+                    left.append(layer.name)
+                else:
+                    say = partial(_say_why_not, layer.name)
+                    for result in measure_again(layer.rows, layer.problem, evaluator, store, families, say=say):
+                        kernels.append(result)
+                        tell(len(kernels), _counts(kernels))
         interrupted = stopping()
-    kernels: list[Retimed] = measured(results)
-    counts = Counter(result.retime.label for result in kernels)
     if kernels:
-        click.echo(", ".join(f"{count} {word}" for word, count in counts.items()), err=True)
+        click.echo(_counts(kernels), err=True)
     show(kernels, _RETIME_COLUMNS, style)
     if interrupted:
-        left = unreached(plans, results)
         end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
-    judge(plans, kernels, db)
+    _judge(layers, kernels, db)
+
+
+def _say_why_not(layer: str, row: TrialRow, why: str) -> None:
+    click.echo(f"{layer}: trial {row.trial.number} is not re-timed: {why}", err=True)
+
+
+def _counts(kernels: Sequence[Retimed]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in Counter(one.retime.label for one in kernels).items())
 
 
 _RETIME_COLUMNS = (
@@ -230,7 +194,7 @@ _RETIME_COLUMNS = (
     Column[Retimed]("config", lambda row: row.before.trial.config, below=True),
     Column[Retimed]("origin", lambda row: row.before.origin),
     *attributes("before_us", "after_us", of=lambda row: row.retime),
-    Column[Retimed]("after_over_before", lambda row: row.ratio),
+    Column[Retimed]("after_over_before", lambda row: row.retime.ratio),
     Column[Retimed]("noise_fraction", lambda row: row.noise),
     Column[Retimed]("label", lambda row: row.retime.label),
     Column[Retimed]("message", lambda row: row.retime.message or None, below=True),
