@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device,
 from autotune.cli.output import on_terminal
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, Items
+from autotune.columns import Column, Items, attributes, field_columns
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
 from autotune.errors import StoreError, StudyError
@@ -26,7 +26,6 @@ from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison
-    from autotune.dispatch.rule_trials import Tried
     from autotune.store import DispatchedLayer, DispatcherRow, Store
 
 TABLES = ("layers", "ways", "rules", "kernels")
@@ -54,41 +53,22 @@ DISPATCHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """A way to choose, over the layers of one role."""
-
-    role: str
-    compared: Comparison
-
-
-_WAYS = (
-    Column[_Way]("layers", lambda row: row.role),
-    Column[_Way]("way", lambda row: row.compared.name),
-    Column[_Way]("median_fraction", lambda row: row.compared.median, digits=3),
-    Column[_Way]("worst_fraction", lambda row: row.compared.worst, digits=3),
-    Column[_Way]("worst_layer", lambda row: row.compared.worst_layer),
-    Column[_Way]("weighted_mean_fraction", lambda row: row.compared.weighted_mean, digits=3),
-)
-
-
-@dataclass(frozen=True, slots=True)
 class _Rank:
     """A rule that was tried."""
 
     place: int | None
     """rules that are as fast share one; None: it is not correct"""
-    words: str
-    tried: Tried
+    rule: str
+    total_us: float | None
+    held_out_us: float | None
+    outcome: str
+    reason: str
+    proposed_by: str
 
 
-_RULES = (
-    Column[_Rank]("place", lambda row: row.place),
-    Column[_Rank]("rule", lambda row: row.words),
-    Column[_Rank]("total_us", lambda row: row.tried.total_us if row.place else None, digits=6),
-    Column[_Rank]("held_out_us", lambda row: row.tried.held_out_us, digits=6),
-    Column[_Rank]("outcome", lambda row: row.tried.outcome.value),
-    Column[_Rank]("reason", lambda row: row.tried.reason),
-    Column[_Rank]("proposed_by", lambda row: row.tried.proposed_by),
+_RULES = field_columns(_Rank, digits=6)
+_WAYS: tuple[Column[Comparison], ...] = attributes(
+    *("layers", "way", "median_fraction", "worst_fraction", "worst_layer", "weighted_mean_fraction"), digits=3
 )
 KERNELS = (
     Column[PortfolioKernel]("kernel", lambda row: row.name),
@@ -184,13 +164,15 @@ def dispatch(
         end_interrupted("the dispatcher uses what was measured until then")
 
 
-def _show(built: Built, table: str, style: str | None) -> None:
+def _show(built: Built, table: str, style: str | None, title: str = "") -> None:
+    from autotune.dispatch.builder import compare
+
     if table == "layers":
         show(built.layers, DISPATCHED, style)
     elif table == "ways":
-        show(_ways(built), _WAYS, style)
+        show(compare(built.layers), _WAYS, style, title=title)
     elif table == "rules":
-        show(_ranks(built), _RULES, style)
+        show(_ranks(built), _RULES, style, title=title)
     else:
         show(built.dispatcher.all_kernels, KERNELS, style)
 
@@ -204,14 +186,8 @@ def _show_all(built: Built, out: Path | None) -> None:
     _say("  and from the part of the device that it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     _show(built, "layers", None)
-    show(
-        _ways(built),
-        _WAYS,
-        None,
-        title="Regret of each way to choose, on layers that it has not seen (except for the first)",
-    )
-    ranks = _ranks(built)
-    show(ranks, _RULES, None, title=f"Rules, {len(ranks)} tried")
+    _show(built, "ways", None, "Regret of each way to choose, on layers that it has not seen (except for the first)")
+    _show(built, "rules", None, f"Rules, {len(built.tried)} tried")
     defaulted = [layer.layer.name for layer in built.layers if layer.default_first and layer.kernel]
     _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
@@ -236,29 +212,19 @@ def _say(text: str) -> None:
     click.echo(on_terminal(text))
 
 
-def _ways(built: Built) -> list[_Way]:
-    from autotune.dispatch.builder import compare
-
-    ways = []
-    for role in ("tuned", "held out"):
-        layers = [layer for layer in built.layers if layer.role == role]
-        if layers:
-            ways += [_Way(role, compared) for compared in compare(layers)]
-    return ways
-
-
-def _ranks(built: Built) -> list[_Rank]:
-    from dataclasses import replace
-
+def _ranks(built: Built) -> Iterator[_Rank]:
     totals = [tried.total_us for tried in built.tried if tried.outcome == "correct"]
-    return [
-        _Rank(
-            1 + sum(total < tried.total_us for total in totals) if tried.outcome == "correct" else None,
+    for tried in built.tried:
+        is_correct = tried.outcome == "correct"
+        yield _Rank(
+            1 + sum(total < tried.total_us for total in totals) if is_correct else None,
             "; ".join(replace(built.dispatcher, rule=tried.rule).words()),
-            tried,
+            tried.total_us if is_correct else None,
+            tried.held_out_us,
+            tried.outcome.value,
+            tried.reason,
+            tried.proposed_by,
         )
-        for tried in built.tried
-    ]
 
 
 @dataclass(frozen=True, slots=True)

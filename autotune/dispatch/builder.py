@@ -47,13 +47,15 @@ HELD_OUT = 4
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The regret of one way to choose, over some layers."""
+    """The regret of one way to choose, over the layers of one role."""
 
-    name: str
-    median: float
-    worst: float
+    layers: str
+    """their role"""
+    way: str
+    median_fraction: float
+    worst_fraction: float
     worst_layer: str
-    weighted_mean: float
+    weighted_mean_fraction: float
     """total time lost divided by the total time of the layers' best kernels, each layer weighted by its count"""
 
 
@@ -215,15 +217,17 @@ WAYS = (
 
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
-    """The regret of each way to choose over layers."""
-    best_us = [layer.best_us for layer in layers]
-    weights = np.array([layer.layer.count for layer in layers], dtype=np.float64)
+    """The regret of each way to choose over the layers of each role."""
     comparisons = []
-    for name, column in WAYS:
-        regret = regrets([getattr(layer, column) for layer in layers], best_us)
-        worst = int(np.argmax(regret))
-        mean = float(weights @ (regret * best_us) / (weights @ np.array(best_us)))
-        comparisons.append(
-            Comparison(name, float(np.median(regret)), float(regret[worst]), layers[worst].layer.name, mean)
-        )
+    for role in dict.fromkeys(layer.role for layer in layers):
+        own = [layer for layer in layers if layer.role == role]
+        best_us = [layer.best_us for layer in own]
+        weights = np.array([layer.layer.count for layer in own], dtype=np.float64)
+        for way, column in WAYS:
+            regret = regrets([getattr(layer, column) for layer in own], best_us)
+            worst = int(np.argmax(regret))
+            mean = float(weights @ (regret * best_us) / (weights @ np.array(best_us)))
+            comparisons.append(
+                Comparison(role, way, float(np.median(regret)), float(regret[worst]), own[worst].layer.name, mean)
+            )
     return tuple(comparisons)
