@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.dispatch.cells import Run
-from autotune.dispatch.dispatcher import FAMILY, Dispatcher, Leaf, Rule, Split, ends
+from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Rule, Split, ends
 from autotune.dispatch.header import DispatchTemplate, render_dispatch
 from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
@@ -159,7 +159,7 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
                 f"{study.shown}: rule {rule.name!r}: property {rule.property!r}: expected one of "
                 f"{', '.join(item.name for item in plan.properties)}"
             )
-        below, above = (Leaf((kernels[matrix.techniques[side]],)) for side in (rule.below, rule.above))
+        below, above = (kernels[matrix.techniques[side]] for side in (rule.below, rule.above))
         rules[Split(rule.property, rule.threshold, below, above)] = rule.name
     return rules
 
@@ -194,7 +194,7 @@ def _dispatched(
             layer=matrix.layers[row],
             role="held out" if without is None else "tuned",
             kernel=names.get(serving[at]),
-            default_first=ends[at].default_first,
+            default_first=ends[at] == DEFAULT,
             time_us=times[0][at],
             best_us=float(matrix.best_us[row]),
             left_out_us=times[1][at],

@@ -1,10 +1,10 @@
 """store -> dispatch: a dispatcher, which chooses a kernel for a problem. It is a pure record, stored as JSON.
 
 A dispatcher has a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether it
-supports a problem, and its relative times on the layers that the dispatcher knows. The rule may name kernels to try
-first, by thresholds on properties of the problem. The dispatcher chooses the first kernel that the rule names and that
-supports the problem. If there is none, it chooses the kernel with the smallest expected time: the mean of its relative
-times, weighted by the similarity of each known layer to the problem, times its padded outputs.
+supports a problem, and its relative times on the layers that the dispatcher knows. The rule may name a kernel to try
+first, by a threshold on a property of the problem. The dispatcher chooses it if it supports the problem, else the
+kernel with the smallest expected time: the mean of its relative times, weighted by the similarity of each known layer
+to the problem, times its padded outputs.
 """
 
 from __future__ import annotations
@@ -70,34 +70,22 @@ class PortfolioKernel:
     """on each known layer, squared: the expected time if nothing idles; 1000 for the layer's best"""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """A leaf of the rule: the kernels to try first, before the kernel with the smallest expected time."""
-
-    kernels: tuple[str, ...] = ()
-
-    @property
-    def default_first(self) -> bool:
-        """Whether the default comes first."""
-        return self.kernels[:1] == (DEFAULT,)
-
-
-FASTEST = Leaf()
+FASTEST = ""
 """No kernel comes before the one with the smallest expected time."""
-DEFAULT_FIRST = Leaf((DEFAULT,))
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A threshold, with the leaf below it and the leaf at or above it."""
+    """A threshold, with the kernel to try first below it and the one at or above it."""
 
     property: str
     threshold: int
-    below: Leaf
-    above: Leaf
+    below: str
+    above: str
 
 
-Rule = Leaf | Split
+Rule = str | Split
+"""The name of the kernel to try first, before the one with the smallest expected time; or FASTEST."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +120,8 @@ class Dispatcher:
                 counts = f"{len(kernel.relative_times)} relative times for {len(self.known)} known layers"
                 raise StudyError(f"dispatcher: {kernel.name} has {counts}; give one for each")
         known = {kernel.name for kernel in self.all_kernels}
-        for name in (name for leaf in ends(self.rule) for name in leaf.kernels):
-            if name not in known:
+        for name in ends(self.rule):
+            if name not in {FASTEST, *known}:
                 raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
         properties = [item.name for item in self.properties]
         if isinstance(self.rule, Split) and self.rule.property not in properties:
@@ -145,19 +133,18 @@ class Dispatcher:
     def choose(self, problem: Problem) -> Choice:
         """The kernel for a problem."""
         is_trusted = all(item.holds(problem) for item in self.properties)
-        leaf = self.leaf(problem) if is_trusted else DEFAULT_FIRST
+        first = self.first(problem) if is_trusted else DEFAULT
         times = self.relative_times(problem)
         fitting = [kernel for kernel in self.all_kernels if kernel.predicate.holds(problem)]
-        first = [kernel for name in leaf.kernels for kernel in fitting if kernel.name == name]
         kernel = min(
-            first[:1] or fitting,
+            [kernel for kernel in fitting if kernel.name == first] or fitting,
             key=lambda one: times[one.name] * one.predicate.padded_outputs_for(problem),
             default=None,
         )
-        order = [*leaf.kernels, *sorted(times, key=lambda name: times[name])]
-        before = dict.fromkeys(order if kernel is None else order[: order.index(kernel.name)])
+        order = sorted(times, key=lambda name: (name != first, times[name]))
+        before = order if kernel is None else order[: order.index(kernel.name)]
         names = {one.name for one in fitting}
-        return Choice(kernel, leaf.default_first, tuple(name for name in before if name not in names))
+        return Choice(kernel, first == DEFAULT, tuple(name for name in before if name not in names))
 
     def relative_times(self, problem: Problem) -> Mapping[str, int]:
         """The expected relative time of each kernel on a problem; 0 for all if no layer is known."""
@@ -180,23 +167,23 @@ class Dispatcher:
         """The kernels in order, then the default."""
         return (*self.kernels, self.default)
 
-    def leaf(self, problem: Problem) -> Leaf:
-        """The leaf of the rule for a problem."""
+    def first(self, problem: Problem) -> str:
+        """The kernel that the rule tries first for a problem."""
         rule = self.rule
-        if isinstance(rule, Leaf):
+        if isinstance(rule, str):
             return rule
         value = next(item.of(problem) for item in self.properties if item.name == rule.property)
         return rule.below if value < rule.threshold else rule.above
 
     def words(self) -> tuple[str, ...]:
-        """The rule as text, a line for each leaf."""
+        """The rule as text, a line for each side of its threshold."""
         then = ["the least expected time"] if self.known else []
         when = ["always"]
         if isinstance(self.rule, Split):
             when = [f"{self.rule.property} {side} {self.rule.threshold}" for side in ("<", ">=")]
         return tuple(
-            f"{words}: {', then '.join([*leaf.kernels, *then])}"
-            for words, leaf in zip(when, ends(self.rule), strict=True)
+            f"{words}: {', then '.join([*([first] if first else []), *then])}"
+            for words, first in zip(when, ends(self.rule), strict=True)
         )
 
     def config(self) -> Config:
@@ -250,28 +237,28 @@ def rule_of(params: Mapping[str, Value]) -> Rule:
     """
     match params:
         case {"kernels": str(kernels)}:
-            return Leaf(tuple(kernels.split()))
+            return kernels
         case {
             "property": str(name),
             "threshold": int(threshold),
             "below_kernels": str(below),
             "above_kernels": str(above),
         }:
-            return Split(name, threshold, Leaf(tuple(below.split())), Leaf(tuple(above.split())))
+            return Split(name, threshold, below, above)
     raise StudyError(
         "dispatcher: its rule has neither kernels nor a property, a threshold, below_kernels and above_kernels"
     )
 
 
-def ends(rule: Rule) -> tuple[Leaf, ...]:
-    """The leaves of a rule, the lower side first."""
+def ends(rule: Rule) -> tuple[str, ...]:
+    """The kernels that a rule tries first, the lower side first."""
     return (rule.below, rule.above) if isinstance(rule, Split) else (rule,)
 
 
 def _params(rule: Rule) -> Mapping[str, Value]:
-    if isinstance(rule, Leaf):
-        return {"kernels": " ".join(rule.kernels)}
-    sides = {"below_kernels": " ".join(rule.below.kernels), "above_kernels": " ".join(rule.above.kernels)}
+    if isinstance(rule, str):
+        return {"kernels": rule}
+    sides = {"below_kernels": rule.below, "above_kernels": rule.above}
     return {"property": rule.property, "threshold": rule.threshold, **sides}
 
 

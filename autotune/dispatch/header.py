@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.compilation.compile import Program
 from autotune.dispatch.dispatcher import (
-    DEFAULT_FIRST,
+    DEFAULT,
     FAMILY,
     Dispatcher,
     PortfolioKernel,
@@ -181,14 +181,14 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """The leaves of the rule, and the leaf for layers outside the range in which it is trusted."""
+    """The ends of the rule, and the end of layers outside the range in which it is trusted."""
     inside = [
-        {"words": words, "function": f"end_{number}", "kernels": leaf.kernels}
-        for number, (words, leaf) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
+        {"words": words, "function": f"end_{number}", "kernels": [first] if first else []}
+        for number, (words, first) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
     outside = {
         "words": "a layer unlike those that were measured",
         "function": "out_of_range",
-        "kernels": DEFAULT_FIRST.kernels,
+        "kernels": [DEFAULT],
     }
     return [*inside, outside]

@@ -16,9 +16,7 @@ import numpy as np
 
 from autotune.dispatch.dispatcher import (
     DEFAULT,
-    DEFAULT_FIRST,
     FASTEST,
-    Leaf,
     Property,
     Rule,
     Split,
@@ -152,12 +150,12 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
     return tuple(outside.tolist())
 
 
-def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[Leaf, ...]:
-    """The leaf of the plan's rule for each of some layers; DEFAULT_FIRST outside the range in which it is trusted."""
+def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
+    """The kernel to try first on each of some layers; the default outside the range in which the rule is trusted."""
     names = [item.name for item in plan.properties]
     ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
-        rule: Rule = DEFAULT_FIRST if outside else plan.rule
+        rule: Rule = DEFAULT if outside else plan.rule
         if isinstance(rule, Split):
             rule = rule.below if matrix.values[row, names.index(rule.property)] < rule.threshold else rule.above
         ends.append(rule)
@@ -208,7 +206,7 @@ def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out
     serving[list(rows)] = left_out_configs
     lost = lost_us(matrix, serving)[list(rows)].sum()
     of_default = lost_us(matrix, np.full(len(matrix.layers), matrix.default))[list(rows)].sum()
-    return replace(plan, rule=DEFAULT_FIRST) if len(rows) >= EVIDENCE and lost > of_default else plan
+    return replace(plan, rule=DEFAULT) if len(rows) >= EVIDENCE and lost > of_default else plan
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:

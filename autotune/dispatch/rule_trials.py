@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.compilation.compile import Binary
 from autotune.dispatch.cells import Run
-from autotune.dispatch.dispatcher import DEFAULT_FIRST, Dispatcher, PortfolioKernel, Rule
+from autotune.dispatch.dispatcher import DEFAULT, Dispatcher, PortfolioKernel, Rule
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_row
 from autotune.dispatch.matrix import Matrix, lost_us
 from autotune.dispatch.plan import Plan, chosen, costs_of
@@ -93,7 +93,7 @@ class RuleTrials:
             raise StudyError(
                 f"{self.run_of.study.shown}: no dispatcher is correct: {trial.outcome} {trial.reason}: {trial.message}"
             )
-        eligible = [DEFAULT_FIRST] if self.plan.rule == DEFAULT_FIRST and DEFAULT_FIRST in correct else list(correct)
+        eligible = [DEFAULT] if self.plan.rule == DEFAULT and DEFAULT in correct else list(correct)
         return correct[simplest(self.costs, eligible, within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:

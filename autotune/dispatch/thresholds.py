@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from autotune.dispatch.dispatcher import FASTEST, Leaf, Rule, Split, ends
+from autotune.dispatch.dispatcher import FASTEST, Rule, Split, ends
 from autotune.dispatch.matrix import Bools, Floats, Ints
 
 _LAST = np.iinfo(np.int64).max
@@ -38,14 +38,14 @@ class Costs:
 
     def of(self, rule: Rule) -> float:
         """The weighted loss of a rule in microseconds."""
-        if isinstance(rule, Leaf):
+        if isinstance(rule, str):
             return float(self.lost_by(rule).sum())
         below = self.below(rule.property, rule.threshold)
         return float(np.where(below, self.lost_by(rule.below), self.lost_by(rule.above)).sum())
 
-    def lost_by(self, leaf: Leaf) -> Floats:
-        """[layers]; the weighted loss in microseconds if they end at the same leaf."""
-        serving = serving_kernels(leaf, self.kernels, np.isfinite(self.lost_us), self.times)
+    def lost_by(self, first: str) -> Floats:
+        """[layers]; the weighted loss in microseconds if the same kernel is tried first on all."""
+        serving = serving_kernels(first, self.kernels, np.isfinite(self.lost_us), self.times)
         lost_us: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
         return lost_us
 
@@ -62,15 +62,17 @@ def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[tuple[str, int]
             yield name, between(low, high)
 
 
-def serving_kernels(leaf: Leaf, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
-    """[layers]; the position of the kernel that a leaf chooses for each layer; -1: none supports it.
+def serving_kernels(first: str, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
+    """[layers]; the position of the kernel that serves each layer if `first` is tried first; -1: none supports it.
 
     `fits` and `times` are [layers, kernels]. For measured layers this is what `Dispatcher.choose` returns.
     """
     positions: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
-    for first in reversed([kernels.index(name) for name in leaf.kernels]):
-        positions = np.where(fits[:, first], first, positions)
-    return positions
+    if first == FASTEST:
+        return positions
+    at = kernels.index(first)
+    preferred: Ints = np.where(fits[:, at], at, positions)
+    return preferred
 
 
 def between(low: int, high: int) -> int:
@@ -79,31 +81,31 @@ def between(low: int, high: int) -> int:
 
 
 def best_rule(costs: Costs) -> Rule:
-    """The rule that loses least: the best leaf, or the best threshold between two if that loses less.
+    """The rule that loses least: the best kernel to try first, or the best threshold between two if that loses less.
 
-    A leaf puts a kernel first only if that loses less than no kernel.
+    A kernel is tried first only if that loses less than FASTEST.
     """
-    options = [FASTEST, *(Leaf((name,)) for name in costs.kernels)]
-    lost = np.stack([costs.lost_by(leaf) for leaf in options], axis=1)
+    options = [FASTEST, *costs.kernels]
+    lost = np.stack([costs.lost_by(first) for first in options], axis=1)
 
-    def best(rows: Bools) -> tuple[float, Leaf]:
+    def best(rows: Bools) -> tuple[float, str]:
         totals = lost[rows].sum(axis=0)
         return float(totals.min()), options[int(np.argmin(totals))]
 
-    least, leaf = best(np.ones(len(lost), dtype=np.bool_))
-    rule: Rule = leaf
+    rule: Rule
+    least, rule = best(np.ones(len(lost), dtype=np.bool_))
     for name, threshold in gaps_of(costs.properties, costs.values):
         below = costs.below(name, threshold)
-        (low, below_leaf), (high, above_leaf) = best(below), best(~below)
+        (low, below_first), (high, above_first) = best(below), best(~below)
         if low + high < least and not math.isclose(low + high, least):  # by more than rounding
-            least, rule = low + high, Split(name, threshold, below_leaf, above_leaf)
+            least, rule = low + high, Split(name, threshold, below_first, above_first)
     return rule
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """The rule with the fewest leaves and named kernels among those that lose at most `within_us`
+    """The rule with the fewest ends and named kernels among those that lose at most `within_us`
     relative to the best.
     """
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]
-    return min(near, key=lambda rule: (len(ends(rule)), sum(len(leaf.kernels) for leaf in ends(rule)), costs.of(rule)))
+    return min(near, key=lambda rule: (len(ends(rule)), sum(map(bool, ends(rule))), costs.of(rule)))

@@ -9,7 +9,7 @@ import pytest
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.dispatch.dispatcher import FASTEST, Dispatcher, Leaf, PortfolioKernel, Split
+from autotune.dispatch.dispatcher import FASTEST, Dispatcher, PortfolioKernel, Split
 from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
 from autotune.dispatch.predicate import predicate
 from autotune.family.space import BoundTemplate, SearchSpace
@@ -39,7 +39,7 @@ def dispatcher() -> Dispatcher:
             kernels.append(PortfolioKernel(name, config, predicate(bound, config)))
     kernels.sort(key=lambda kernel: sum(map(kernel.predicate.holds, ASKED)))
     names = [kernel.name for kernel in kernels]
-    rule = Split("intensity", 20, Leaf((names[1], names[3])), Leaf((names[2],)))
+    rule = Split("intensity", 20, names[1], names[2])
     return Dispatcher(
         tuple(item.around([item.plain.of(USUAL)]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
         tuple(kernels),
@@ -75,7 +75,7 @@ def test_the_compiled_dispatcher_chooses_as_its_record_does(dispatcher: Dispatch
 def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str) -> None:
     wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("_of(layer) < ${split", "_of(layer) <= ${split"))
     assert wrong.text != TEMPLATE.text
-    rule = Split("k", 12, Leaf(("direct",)), Leaf(("default",)))
+    rule = Split("k", 12, "direct", "default")
     plain = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
     expected = recorded_choices(plain, ASKED)
     assert compiled_choices(plain, ASKED, cxx, TEMPLATE) == expected
@@ -115,6 +115,6 @@ def test_the_compiled_dispatcher_compares_relative_time_times_padded_outputs(dis
 def test_nvcc_compiles_it_without_a_warning(dispatcher: Dispatcher) -> None:
     made = timed(dispatcher)
     few = made.kernels[:3]
-    made = dataclasses.replace(made, kernels=few, rule=Split("k", 12, Leaf((few[1].name, "default")), FASTEST))
+    made = dataclasses.replace(made, kernels=few, rule=Split("k", 12, few[1].name, FASTEST))
     binary = compile_cubin(dispatch_program(TEMPLATE, made), 90, find_nvcc())
     assert "warning" not in binary.log, binary.log

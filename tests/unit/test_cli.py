@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from autotune import __version__
-from autotune.dispatch.dispatcher import Dispatcher, Leaf, PortfolioKernel
+from autotune.dispatch.dispatcher import Dispatcher, PortfolioKernel
 from autotune.dispatch.predicate import Predicate
 from autotune.family.template_files import template_files
 from autotune.store import Store, TemplateRecord
@@ -395,7 +395,7 @@ def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autot
             (),
             (PortfolioKernel("few", slowest.trial.config, Predicate(())),),
             PortfolioKernel("default", best.row.trial.config, Predicate(())),
-            Leaf(("few",)),
+            "few",
         )
         (study,) = store.studies.list()
         layers = (best.layer, dataclasses.replace(best.layer, name="other", problem=best.layer.problem.with_runtime(1)))

@@ -13,7 +13,7 @@ import pytest
 from autotune.compilation.compile import Binary, Program, Target
 from autotune.dispatch.builder import Built, build, held_out
 from autotune.dispatch.cells import Run
-from autotune.dispatch.dispatcher import DEFAULT, DEFAULT_FIRST
+from autotune.dispatch.dispatcher import DEFAULT
 from autotune.dispatch.header import load_dispatch_template
 from autotune.dispatch.plan import interpolated_layers
 from autotune.errors import StudyError
@@ -271,7 +271,7 @@ def test_a_rule_that_is_worse_than_the_default_on_layers_left_out_gives_way_to_i
     with Store(path) as store:
         tune(study, families, Fickle(), store)
     made = built(path, study, families, Fickle())
-    assert made.dispatcher.rule == DEFAULT_FIRST
+    assert made.dispatcher.rule == DEFAULT
     assert all(row.default_first and row.kernel == DEFAULT for row in made.layers)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.dispatch.dispatcher import DEFAULT_FIRST, FASTEST, Leaf, Rule, Split, ends
+from autotune.dispatch.dispatcher import DEFAULT, FASTEST, Rule, Split, ends
 from autotune.dispatch.header import load_dispatch_template
 from autotune.dispatch.matrix import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.plan import (
@@ -74,7 +74,7 @@ def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
 
 def first(rule: Rule) -> tuple[str, ...]:
     """What comes first at each end of a rule; nothing where the least expected time decides, which is a's."""
-    return tuple("".join(leaf.kernels) for leaf in ends(rule))
+    return ends(rule)
 
 
 def test_a_threshold_loses_the_fewest_milliseconds_not_the_fewest_switch_points() -> None:
@@ -85,7 +85,7 @@ def test_a_threshold_loses_the_fewest_milliseconds_not_the_fewest_switch_points(
     assert isinstance(found, Split)
     assert (found.threshold, first(found)) == (between(5, 6), ("", "b"))
     by_count = min(
-        (Split("k", cut, Leaf(("a",)), Leaf(("b",))) for cut in range(2, 10)),
+        (Split("k", cut, "a", "b") for cut in range(2, 10)),
         key=lambda rule: sum((k < rule.threshold) != (a < b) for k, (a, b) in zip(ks, lost, strict=True)),
     )
     assert by_count.threshold == 3, "counting switch points gives another answer"
@@ -109,10 +109,10 @@ def test_a_threshold_lies_between_neighbours(low: int, high: int) -> None:
 
 def test_the_simpler_of_equal_rules_is_kept() -> None:
     made = costs((4, 8, 16, 32), [(0, 1.0), (0, 1.0), (1.1, 0), (1.1, 0)])
-    rules = [best_rule(made), Leaf(("b",)), Leaf(("a",)), FASTEST]
+    rules = [best_rule(made), "b", "a", FASTEST]
     assert [made.of(rule) for rule in rules] == [0, 2.0, 2.2, 2.2]
     assert simplest(made, rules, within_us=0.5) == rules[0]
-    assert simplest(made, rules, within_us=2.1) == Leaf(("b",))
+    assert simplest(made, rules, within_us=2.1) == "b"
     assert simplest(made, rules, within_us=2.5) == FASTEST, "it names no kernel"
 
 
@@ -125,9 +125,9 @@ def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() ->
     """a, of which the least time is expected, may not serve the layer of 8 maps."""
     made = costs((4, 8, 16), [(2, 1, 50), (NO, 1, 50), (2, 1, 50)])
     assert made.of(FASTEST) == 2 + 1 + 2
-    assert made.of(Leaf(("c",))) == 150
-    assert made.of(Leaf(("a", "c"))) == 2 + 50 + 2
-    assert made.of(Split("k", 6, FASTEST, Leaf(("c",)))) == 2 + 50 + 50
+    assert made.of("c") == 150
+    assert made.of("a") == 2 + 1 + 2
+    assert made.of(Split("k", 6, FASTEST, "c")) == 2 + 50 + 50
 
 
 def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_similar() -> None:
@@ -232,7 +232,7 @@ def test_a_rule_that_says_nothing_of_layers_left_out_puts_the_default_first() ->
     times = [[20.0, *(10.0 if kernel == row else 90.0 for kernel in range(4))] for row in range(4)]
     made = matrix(layers, times, [[1], [2], [3], [4]])
     plan = make(made, range(4), MAKING)
-    assert with_default_first(made, range(4), plan, [2, 1, 1, 1]).rule == DEFAULT_FIRST
+    assert with_default_first(made, range(4), plan, [2, 1, 1, 1]).rule == DEFAULT
     assert with_default_first(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.compilation.compile import Program
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.devices.tensor_map import TensorMap
-from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Leaf, PortfolioKernel, Property, Split
+from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, PortfolioKernel, Property, Split
 from autotune.dispatch.predicate import Predicate, Step
 from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.tensor_map_template import NamedTensorMap
@@ -136,7 +136,7 @@ def dispatcher_of(threshold: int = 17) -> Dispatcher:
         properties=(Property("k", "k", 6, 48),),
         kernels=(PortfolioKernel("direct_1", config_of(1), serves),),
         default=PortfolioKernel(DEFAULT, config_of(0), Predicate(())),
-        rule=Split("k", threshold, Leaf(("direct_1",)), Leaf((DEFAULT,))),
+        rule=Split("k", threshold, "direct_1", DEFAULT),
     )
 
 
