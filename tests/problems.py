@@ -160,6 +160,27 @@ TRANSPOSED_PROBLEMS: Mapping[str, Problem] = {
             | {"padding_w": 1, "output_padding_h": 1},
         ),
         (*("floats", {"layout": "nhwc", "epilogue": "bias_add"}), {"c": 36, "w": 50, "k": 64, "s": 3, "dilation_w": 3}),
+        (
+            *("depthwise", {"layout": "nhwc", "dtype": "bf16", "epilogue": "bias_relu"}),
+            {"c": 16, "h": 9, "w": 12, "k": 16, "r": 3, "s": 4, "padding_h": 1, "padding_w": 2, "groups": 16},
+        ),
+        (
+            *("depthwise up", {"layout": "nhwc", "dtype": "f16", "epilogue": "bias_add_relu"}),
+            {
+                "c": 12,
+                "d": 2,
+                "h": 6,
+                "w": 5,
+                "k": 12,
+                "t": 2,
+                "r": 3,
+                "s": 4,
+                "stride_h": 2,
+                "stride_w": 3,
+                "groups": 12,
+            }
+            | {"padding_h": 1, "padding_w": 2, "output_padding_h": 1, "dilation_w": 2},
+        ),
     )
 }
 """Problems of `conv_transpose` with overlaps and with gaps between the taps of neighbouring inputs."""
