@@ -166,20 +166,21 @@ def train_graph(
     graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> TrainingReport:
     """Let kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
-    found: list[tuple[fx.Node, Site, tuple[object, ...]]] = []
+    found: list[tuple[fx.Node, Site]] = []
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in _CONVOLUTIONS:
-            given = {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+            given = _given(node)
             tensors = tuple(given.get(name) for name in _ARGUMENTS[:3])
             values = [each.meta["example_value"] if isinstance(each, fx.Node) else None for each in (*tensors, node)]
             name = label(tensors[1]).removesuffix(".weight") or node.name
             site = _site(name, values, {name: given.get(name, default) for name, default in _DEFAULTS.items()})
             if site is not None:
-                found.append((node, site, tensors))
-    layers, report = _judged([site for _, site, _ in found], libraries, started, margin)
-    for (node, _, tensors), layer in zip(found, layers, strict=True):
+                found.append((node, site))
+    layers, report = _judged([site for _, site in found], libraries, started, margin)
+    for (node, _), layer in zip(found, layers, strict=True):
         if layer is not None:
-            name = f"trained_{node.name}"
+            name, given = f"trained_{node.name}", _given(node)
+            tensors = tuple(given.get(name) for name in _ARGUMENTS[:3])
             graph.add_submodule(name, _TrainedCall(layer))
             with graph.graph.inserting_before(node):
                 made = graph.graph.call_module(name, tensors)
@@ -188,6 +189,11 @@ def train_graph(
             graph.graph.erase_node(node)
     graph.recompile()
     return report
+
+
+def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
+    """The arguments of a convolution of a graph, by their names."""
+    return {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
 
 
 def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object]) -> Site | None:

@@ -36,12 +36,18 @@ TF32 = 5e-3
 PARTS = [
     *("first, output", "first, filter gradient"),
     *("strided, output", "strided, data gradient", "strided, filter gradient"),
+    *("depthwise, output", "depthwise, data gradient", "depthwise, filter gradient"),
     *("grouped, output", "grouped, data gradient", "grouped, filter gradient"),
 ]
 FAMILIES = {
     "conv2d": "implicit_gemm",
     "conv_transpose": "conv_transpose_direct",
     "conv_filter_gradient": "conv_filter_gradient_mma",
+}
+DEPTHWISE = {
+    "conv2d": "depthwise_nhwc",
+    "conv_transpose": "conv_transpose_depthwise_phases",
+    "conv_filter_gradient": "conv_filter_gradient_depthwise",
 }
 
 
@@ -60,7 +66,10 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
     problems = listed()
     for operation, name in FAMILIES.items():
         of_operation = [problem for problem in problems if problem.operation.name == operation]
-        kernels = [kernel(name, f"l{at}", problem) for at, problem in enumerate(of_operation)]
+        names = [DEPTHWISE[operation] if each.values["groups"] == 16 else name for each in of_operation]
+        kernels = [
+            kernel(name, f"l{at}", each) for at, (name, each) in enumerate(zip(names, of_operation, strict=True))
+        ]
         exported = export_library(kernels, sources / operation, ())
         (folder / operation / "build").mkdir(parents=True)
         built = built_for_host(exported, folder / operation / "build", cxx=cxx)
@@ -106,7 +115,7 @@ def test_pytorch_computes_one_gradient_without_a_copy_to_another_layout(part: st
 def test_every_part_of_every_convolution_runs_a_kernel(on_cpu: OnHostDriver) -> None:
     rows, summary, names, same, difference = on_cpu(training.converted)
     assert rows == [(part, "tested", True) for part in PARTS]
-    assert summary == "tuned kernels compute 3 of 3 outputs, 3 of 3 filter gradients, 2 of 2 data gradients"
+    assert summary == "tuned kernels compute 4 of 4 outputs, 4 of 4 filter gradients, 3 of 3 data gradients"
     assert names == [name for name, _ in training.small().named_parameters()]
     assert same, "the original's parameters and statistics"
     assert difference < TF32
@@ -142,7 +151,7 @@ def test_a_training_follows_pytorchs(on_cpu: OnHostDriver) -> None:
 def test_it_compiles_without_graph_breaks(on_cpu: OnHostDriver) -> None:
     converted, lines, by_backend = on_cpu(training.compiled)
     assert converted < TF32
-    assert lines[-1] == "tuned kernels compute 3 of 3 outputs, 3 of 3 filter gradients, 2 of 2 data gradients"
+    assert lines[-1] == "tuned kernels compute 4 of 4 outputs, 4 of 4 filter gradients, 3 of 3 data gradients"
     assert by_backend < TF32
 
 
