@@ -55,7 +55,7 @@ def _new(file: Path) -> Iterator[TextIO]:
 def load(file: Path, db: str) -> None:
     """Create a results database from a dump.
 
-    FILE is what `autotune dump` wrote; - is standard input.
+    FILE is a file that `autotune dump` wrote; - is standard input.
     """
     from autotune.store import load as read_dump
 

@@ -74,7 +74,7 @@ _RATE_COLUMNS = (
     "--rates",
     "only_rates",
     is_flag=True,
-    help="List every stored rate and how it was measured, including those of other machines.",
+    help="List every stored rate, including the rates of other machines, and how it was measured.",
 )
 @DATABASE
 @format_options

@@ -131,16 +131,16 @@ def import_model(
 ) -> None:
     """Write the study that tunes a network.
 
-    The study contains the network's convolutions; with --op gemm, its matrix products; with --op norm, its layer, group
-    and RMS norms. The other operations are those of channels-last images: concatenations along the channels, max pools,
-    means over all pixels, and products with a factor for each image and channel.
+    The study contains the network's convolutions, or with --op its matrix products (gemm) or its layer, group and RMS
+    norms (norm). The other operations need channels-last images: concatenations along the channels (concat), max pools
+    (max_pool2d), means over all pixels (pixel_mean), and products with a factor for each image and channel (gate).
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
 
     Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
-    layer with a count. Comments in the study say what is fused into each layer, and list what no kernel supports, with
-    the reason and its share of the FLOPs.
+    layer with a count. Comments in the study list the operators that are fused into each layer, and the layers that no
+    kernel supports, with the reason and their share of the FLOPs.
     """
     from autotune.importing import (
         OPERATIONS,
@@ -157,7 +157,7 @@ def import_model(
 
     if training and (op, layout) != ("conv2d", "nhwc"):
         raise ModelError(
-            "--training: filter gradients are those of channels-last convolutions; add --layout nhwc, and no --op"
+            "--training: filter gradients need channels-last convolutions; add --layout nhwc and leave out --op"
         )
     if out is not None:
         _check_new(out)
