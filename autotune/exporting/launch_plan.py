@@ -157,7 +157,7 @@ class _Planner:
                 self._depends[name] = self._follows_from(folded)
                 self._natural |= {name} if folded.natural else set()
         for template in bound.tensor_maps():
-            for expression in (template.when, template.data_type, template.swizzle_bytes):
+            for expression in (template.in_workspace, template.when, template.data_type, template.swizzle_bytes):
                 if self._follows_from(self._fold(expression)):
                     raise expression.error(
                         f"depends on {self._or_device}, but a kernel is exported with one of its maps"
@@ -265,7 +265,7 @@ class _Planner:
             return tuple(self._cpp(expression) for expression in expressions)
 
         return PlanTensorMap(
-            array=template.array,
+            array="workspace" if self._fold(template.in_workspace).value else template.array,
             data_type=str(self._fold(template.data_type).value),
             global_dim=numbers(template.global_dim),
             box_dim=numbers(template.box_dim),

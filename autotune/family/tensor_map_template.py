@@ -13,7 +13,7 @@ from autotune.operation.operation import Operation
 from autotune.toml_table import Table
 
 KEYS = {
-    *("name", "array", "when", "data_type", "global_dim", "box_dim", "element_strides"),
+    *("name", "array", "in_workspace", "when", "data_type", "global_dim", "box_dim", "element_strides"),
     *("lower_corner", "upper_corner", "swizzle"),
 }
 Evaluate = Callable[[Expression], int]
@@ -37,6 +37,8 @@ class TensorMapTemplate:
     where: str
     """dotted key"""
     array: str
+    in_workspace: Expression
+    """whether the map is of the workspace, where an earlier stage has put what the array has"""
     when: Expression
     data_type: Expression
     """the problem's dtype, or tf32 where that is f32"""
@@ -52,7 +54,7 @@ class TensorMapTemplate:
     def expressions(self) -> tuple[Expression, ...]:
         """All of its expressions."""
         corners = (*self.lower_corner, *self.upper_corner)
-        alone = (self.when, self.data_type, self.swizzle_bytes)
+        alone = (self.in_workspace, self.when, self.data_type, self.swizzle_bytes)
         return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
@@ -78,7 +80,7 @@ class TensorMapTemplate:
         if refusal := tensor.refusal():
             given = f"box_dim {list(tensor.box_dim)} of global_dim {list(tensor.global_dim)}, {tensor.dtype}"
             raise TemplateError(f"{self.where}: {refusal}; it yields {shortened(given)}, swizzle {swizzle_bytes}")
-        return NamedTensorMap(self.name, self.array, tensor)
+        return NamedTensorMap(self.name, "workspace" if value(self.in_workspace) else self.array, tensor)
 
 
 def read_tensor_map(
@@ -110,6 +112,7 @@ def read_tensor_map(
         name=words("name"),
         where=f"{table.file}: {table.key}",
         array=array,
+        in_workspace=expression(table.path("in_workspace"), table.get("in_workspace", "false")),
         when=expression(table.path("when"), table.get("when", "true")),
         data_type=expression(table.path("data_type"), table.get("data_type", "dtype")),
         global_dim=expressions("global_dim"),

@@ -261,6 +261,7 @@ EXPANDED: dict[str, int | str] = {
         *long_run(
             (changed(FEW, stride_d=2, dilation_d=2, pad_d=3, stride_h=1, stride_w=1, w=10), EXPANDED),
             (changed(FEW, dtype="f32", s=4, epilogue="none"), {**EXPANDED, "filters": "shared"}),
+            (changed(FEW, dtype="f32", layout="nchw"), EXPANDED),
         ),
     ],
 )

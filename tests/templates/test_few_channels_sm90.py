@@ -57,9 +57,12 @@ FLOATS = replace(RESNET, dtype="f32")
     [
         (VGG, {**SHARED, "window_rows": 3, "column_tiles": 2}),
         (FLOATS, BASE),
+        (replace(FLOATS, layout="nchw", h=9, w=30, k=70), {**SHARED, "column_tiles": 2}),
         (replace(VGG, w=8), {**BASE, "window_rows": 4}),  # rows of eight columns in one MMA
         *long_run(
             (replace(FLOATS, w=16, k=72), {**SHARED, "window_rows": 3}),
+            (replace(FLOATS, layout="nchw", w=16, c=1, r=3, s=3), {**BASE, "window_rows": 4}),
+            (replace(FLOATS, layout="nchw", w=21, stride_w=1, pad_w=0), {**BASE, "column_tiles": 2}),
             (ALEXNET, BASE),
             (replace(VGG, dtype="f32"), SHARED),
             (replace(FLOATS, stride_w=1, w=21), {**BASE, "column_tiles": 2}),
