@@ -28,6 +28,7 @@ from autotune.search.surrogate import (
     Surrogate,
     log_chance_below,
     log_expected_improvement,
+    median,
     weighed,
 )
 
@@ -204,7 +205,7 @@ def _violation(tried: _Tried) -> Floats:
     total = np.zeros(len(tried.outcomes))
     for each in tried.limits.values():
         over = np.maximum(np.nan_to_num(each), 0)
-        total += over / (float(np.median(over[over > 0])) if over.any() else 1.0)
+        total += over / (median(over[over > 0]) if over.any() else 1.0)
     return total
 
 

@@ -44,10 +44,10 @@ class Scale:
     @classmethod
     def of(cls, values: Floats, least: float | None = None) -> Scale:
         """The scale of all correct trials."""
-        median, best = float(np.median(values)), float(values.min())
+        middle, best = median(values), float(values.min())
         smallest = least if least is not None else 1e-3 * float(values.std())
-        unit = max(median - best, smallest, TINY)
-        return cls(median, unit, (best - median) / unit, least)
+        unit = max(middle - best, smallest, TINY)
+        return cls(middle, unit, (best - middle) / unit, least)
 
     def warp(self, values: Floats) -> Floats:
         """Scaled values."""
@@ -79,7 +79,7 @@ class Surrogate:
 
     def limit(self, place: int, points: Points, amounts: Floats) -> Posterior:
         """The model of the values of the constraint at this place, compressed far from 0."""
-        unit = max(float(np.median(np.abs(amounts))), TINY)
+        unit = max(median(np.abs(amounts)), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
         return self._recent(f"limit {place}", points, targets, late=place % FIT_EVERY)
 
@@ -142,6 +142,12 @@ def fitted_at(observations: int, late: int = 0) -> int:
     while (following := at + max(FIT_EVERY, at // 10)) <= observations:
         at = following
     return at
+
+
+def median(values: Floats) -> float:
+    """The median. The first call of numpy's own imports a module, which takes as long as a proposal."""
+    ordered = np.sort(values)
+    return float(0.5 * ordered[(len(ordered) - 1) // 2] + 0.5 * ordered[len(ordered) // 2])
 
 
 def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
