@@ -7,13 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .aten_calls import CASTS, DROPOUTS, NORMS, UNKNOWN, Call, TensorType
-from .concats import ConcatProblem, concat
 from .convolution import DTYPES, Geometry, Problem, Shape, product
 from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Graph, LayerProblem, MatrixProduct, Operator, convolution, matrix_product
 from .network_layers import Layer
-from .norms import NormProblem, norm
-from .pools import GateProblem, MaxPoolProblem, MeanProblem, images_layer
+from .plain_problems import (
+    ConcatProblem,
+    GateProblem,
+    MaxPoolProblem,
+    MeanProblem,
+    NormProblem,
+    concat,
+    images_layer,
+    norm,
+)
 
 _UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 _UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
@@ -185,7 +192,7 @@ class _Reader:
         dtype = self._type(reads[0]).dtype
         if self._type(reads[1]).dtype != dtype:
             return operator
-        layer = images_layer("gate", call.writes[0], GateProblem(x=x, dtype=dtype), math.prod(x))
+        layer = images_layer(call.writes[0], GateProblem(x=x, dtype=dtype), math.prod(x))
         return replace(operator, reads=tuple(reads), layer=layer)
 
     def _pool(self, call: Call) -> Layer[LayerProblem] | None:
@@ -199,7 +206,7 @@ class _Reader:
         averages = call.name == "mean" and {at % len(x) for at in call.whole("dim", 0, 0)} == {*range(2, len(x))}
         if averages or (call.name.startswith("adaptive_avg_pool") and {*self._shape(made)[2:]} == {1}):
             mean = MeanProblem(x=x, dtype=dtype, keeps_axes=len(self._shape(made)) == len(x))
-            return images_layer("mean", label, mean, math.prod(x))
+            return images_layer(label, mean, math.prod(x))
         if call.name != "max_pool2d" or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1}:
             return None
         rows, columns = call.whole("kernel_size", 2, 1)
@@ -207,7 +214,7 @@ class _Reader:
         (before, left), (down, right) = pads, strides * 2 if len(strides) == 1 else strides
         pool = MaxPoolProblem(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
         fits = pool.y == self._shape(made)  # unless its last windows are cut off (`ceil_mode`)
-        return images_layer("max pool", label, pool, math.prod(pool.y) * rows * columns) if fits else None
+        return images_layer(label, pool, math.prod(pool.y) * rows * columns) if fits else None
 
     def _images(self, name: str) -> tuple[int, ...] | None:
         """The shape [N, C, ...] of channels-last images; None if a tensor is not such, or its sizes are unknown."""

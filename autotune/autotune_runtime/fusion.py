@@ -13,16 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from .activations import ACTIVATIONS
-from .concats import ConcatProblem
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
 from .network_layers import LINEAR, Layer
-from .norms import NormProblem
-from .pools import GateProblem, ImagesProblem, MaxPoolProblem, MeanProblem
+from .plain_problems import ConcatProblem, PlainProblem
 
-PlainProblem: TypeAlias = NormProblem | ConcatProblem | MaxPoolProblem | MeanProblem | GateProblem
-"""What a kernel may compute besides convolutions."""
 LayerProblem: TypeAlias = Problem | PlainProblem
-"""What a kernel may compute of a network in inference."""
+"""The problem of a layer in inference: a convolution, or a layer without filters."""
 Function: TypeAlias = Callable[..., float]
 """The function of an elementwise operator, of one element of each tensor that it reads, in order."""
 
@@ -154,13 +150,9 @@ class Fused:
         problem = self.layer.problem if self.front is None else self.front.problem
         if problem is None:
             return ()
-        if isinstance(problem, NormProblem):
-            return tuple(replace(problem, epilogue=name) for name in problem.epilogues(self.activation))
-        if isinstance(problem, ImagesProblem):
-            return (problem,)
-        if isinstance(problem, ConcatProblem):
-            words = dict.fromkeys(("_".join(filter(None, ("weight_bias", self.activation))), "weight_bias"))
-            return tuple(replace(problem, epilogue=name) for name in (words if self.folded else ("none",)))
+        if isinstance(problem, PlainProblem):
+            epilogues = problem.epilogues(self.activation, scaled=bool(self.folded))
+            return tuple(replace(problem, epilogue=name) for name in epilogues)
         biased = bool(self.folded) or problem.epilogue != "none"
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .activations import ACTIVATIONS
-from .concats import MOST_TENSORS
 from .interface import Interface, InterfaceArray, InterfaceSize
+from .plain_problems import MOST_TENSORS
 
 _AFTER_RELU = tuple(each.word for each in ACTIVATIONS[1:])  # ReLU's epilogues have the first numbers in the C interface
 _STORED = {"f32": "f32", "f16": "f16", "bf16": "bf16"}

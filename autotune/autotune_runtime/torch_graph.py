@@ -13,8 +13,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from .aten import Calls
 from .aten_calls import Argument, Call, Ref, TensorType
-from .concats import MOST_TENSORS
 from .fusion import Graph
+from .plain_problems import MOST_TENSORS
 from .torch_call import DTYPES, LAST
 from .torch_capture import Part
 from .torch_example import undisturbed

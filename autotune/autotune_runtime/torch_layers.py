@@ -11,10 +11,9 @@ from torch import Tensor, fx, nn
 
 from . import network_layers
 from .aten_calls import CASTS
-from .concats import ConcatProblem
 from .convolution import Problem
 from .fusion import Front, Fused, LayerProblem, fuse
-from .norms import NormProblem
+from .plain_problems import ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture

@@ -16,11 +16,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .activations import BY_WORD
-from .concats import MOST_TENSORS, ConcatProblem
-from .fusion import PlainProblem
 from .network_interfaces import CONCAT_INTERFACE, GATE_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, NORM_INTERFACE
-from .norms import NormProblem
-from .pools import GateProblem, MaxPoolProblem, MeanProblem
+from .plain_problems import (
+    MOST_TENSORS,
+    ConcatProblem,
+    GateProblem,
+    MaxPoolProblem,
+    MeanProblem,
+    NormProblem,
+    PlainProblem,
+)
 from .torch_call import STORED, Call
 from .torch_convolution import activated
 from .torch_exact import MOST_ELEMENTS
@@ -162,9 +167,16 @@ def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: N
 def _norm_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     x, named = tensors["x"], dict(call.arguments)
     images = x.movedim(-1, 1)  # rows are images of one pixel
-    words = ("", str(named["kind"]), str(named["epilogue"]))
     groups = None if named["kind"] == "rms" else int(named["groups"])
-    problem = NormProblem(tuple(images.shape), x.shape[-1], groups, int(named["eps_e12"]), *words)
+    problem = NormProblem(
+        x=tuple(images.shape),
+        dtype="",
+        epilogue=str(named["epilogue"]),
+        channels=x.shape[-1],
+        groups=groups,
+        eps_e12=int(named["eps_e12"]),
+        kind=str(named["kind"]),
+    )
     y = normalised(x if groups is None else images, tensors.get("weight"), tensors.get("bias"), problem)
     return activated(y if groups is None else y.movedim(1, -1).contiguous(), problem.activation)
 
@@ -203,7 +215,7 @@ def concatenated(tensors: tuple[Tensor, ...], weight: Tensor | None, bias: Tenso
 
 def _concat_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     given = tuple(tensors[name] for i in range(MOST_TENSORS) if (name := f"x{i}") in tensors)
-    problem = ConcatProblem((), (), "", str(dict(call.arguments)["epilogue"]))
+    problem = ConcatProblem(x=(), dtype="", epilogue=str(dict(call.arguments)["epilogue"]), channels=())
     return activated(concatenated(given, tensors.get("weight"), tensors.get("bias")), problem.activation)
 
 

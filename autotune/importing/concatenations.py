@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from autotune.autotune_runtime.aten import Calls
 from autotune.autotune_runtime.aten_calls import Call, Ref, TensorType
-from autotune.autotune_runtime.concats import MOST_TENSORS
+from autotune.autotune_runtime.plain_problems import MOST_TENSORS
 
 
 def split_concatenations(network: Calls) -> Calls:
