@@ -1,7 +1,7 @@
 """Tuned kernels from Python: the library that `autotune export` wrote, on arrays on a GPU.
 
-Nothing but the standard library is needed here. Arrays are those of CuPy, PyTorch, PyCUDA and whatever else has
-`__cuda_array_interface__` or `__dlpack__`; sizes come from their shapes, and what no shape says is given by name.
+It needs only the standard library. Arrays may come from CuPy, PyTorch, PyCUDA or any library that has
+`__cuda_array_interface__` or `__dlpack__`. Sizes come from their shapes; all other sizes and words are given by name.
 
     import autotune_runtime
 

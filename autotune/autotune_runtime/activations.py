@@ -31,7 +31,7 @@ class Activation:
     operator: str = ""
     """PyTorch's operator in torch.ops.aten; empty: the word"""
     options: Mapping[str, object] = field(default_factory=dict)
-    """the operator's arguments besides v"""
+    """the operator's other arguments"""
     rounds: bool = True
     """whether an output may be rounded if v is an integer"""
 

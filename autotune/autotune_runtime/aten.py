@@ -92,7 +92,7 @@ class _Reader:
         if not call.writes:
             return  # reads a size, or asserts something
         if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
-            raise ValueError(f"{call.name} reads what is not written yet, or writes again")
+            raise ValueError(f"{call.name} reads a tensor that is not written yet, or writes one again")
         self._known.update(call.writes)
         self._writers |= dict.fromkeys(call.writes, call)
         reads = tuple(self._latest(name) for name in call.tensors if name not in self._constants)
@@ -119,8 +119,8 @@ class _Reader:
             return Operator(reads, call.writes, "convolution", None, constants, layer=found)
         if (made := self._product(call)) is not None:
             linear = self._linear(call)
-            what = "other" if linear is None else "convolution"
-            return Operator(reads, call.writes, what, None, constants, layer=linear, product=made)
+            of = "other" if linear is None else "convolution"
+            return Operator(reads, call.writes, of, None, constants, layer=linear, product=made)
         if call.name in _OWN_STATISTICS:
             return Operator(reads, call.writes, constants=constants, layer=self._norm(call))
         if call.name == "div" and (parts := self._parts_of_norm(call)) is not None:
@@ -343,7 +343,7 @@ class _Reader:
         return (*parts, x) if length == x else None
 
     def _written_out(self, call: Call, x: str) -> Layer[NormProblem]:
-        """The RMS norm of each pixel's channels that such a quotient is, but for a factor of sqrt(C)."""
+        """Such a quotient as an RMS norm of each pixel's channels; a factor of sqrt(C) is missing."""
         kind = self._type(x)
         last = (self._network.layout or self._either) == "nhwc"
         why_not = "" if last else "its images are NCHW; kernels of norms need channels-last ones (--layout nhwc)"

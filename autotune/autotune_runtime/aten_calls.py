@@ -97,7 +97,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The properties of a tensor besides its values."""
+    """The properties of a tensor except its values."""
 
     shape: Shape = ()
     dtype: str = ""

@@ -1,4 +1,4 @@
-"""A network as a small graph, and what the kernel of each of its layers computes besides it.
+"""A network as a small graph, and the operators around each layer that the layer's kernel also computes.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
 matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
@@ -83,7 +83,7 @@ class Graph:
     layout: str = "nchw"
     """layout in which the network stores its images"""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """of tensors, as far as they are known"""
+    """of tensors whose dtype is known"""
     writers: Mapping[str, int] = field(init=False)
     """position of the operator that writes each tensor"""
     readers: Mapping[str, tuple[int, ...]] = field(init=False)
@@ -235,7 +235,7 @@ def _fused(
 
 
 def _only_for(graph: Graph, at: int) -> bool:
-    """Whether nothing but a norm and its parts reads the tensors inside it."""
+    """Whether only a norm and its parts read the tensors inside it."""
     inside = graph.operators[at].inside
     parts = {at, *(graph.writers[name] for name in inside)}
     return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)

@@ -14,7 +14,7 @@ GIVEN = ("in", "weights", "inout")
 """Roles of the arrays that a caller passes; all others are created if they are not given."""
 WEIGHTS = ("weights",)
 CALLED = ("in", "inout")
-"""The given arrays that are prepared once, and those of each pass. Scalars are given with each pass, by name."""
+"""The given arrays that are prepared once, and the arrays of each pass. Scalars are given with each pass, by name."""
 RETURNED = ("out", "inout")
 
 
@@ -63,7 +63,7 @@ def run(
     workspace: object = None,
     **named: object,
 ) -> object:
-    """Enqueue a pass on the given arrays, by position among those that are read or by name; return the outputs.
+    """Enqueue a pass on the given arrays, by position among the arrays that are read or by name; return the outputs.
 
     Outputs that are not given are new arrays of the first one's kind, and so is the workspace. Sizes and words that no
     shape determines are passed by name. `stream` None: the current one for the first array. Raises LibraryError with

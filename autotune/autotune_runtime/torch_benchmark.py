@@ -43,7 +43,7 @@ class Work:
     activation: str
     """the word of the activation after that; empty: none"""
     compiled: bool = False
-    """whether Inductor compiles what kernels do not compute"""
+    """whether Inductor compiles the operators that kernels do not compute"""
     linear: bool = False
     """whether the network has a linear layer for it"""
 
@@ -100,7 +100,7 @@ Inputs = TypeVar("Inputs")
 def race(
     work: Work, layer: Convolution | Plain, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
-    """Time a library's kernel and what PyTorch would run in its place; None if the kernel disagrees with PyTorch."""
+    """Time a library's kernel and PyTorch's operators in its place; None if the kernel disagrees with PyTorch."""
     device = layer.device
     first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
@@ -122,7 +122,7 @@ def timed(
 ) -> Times:
     """Time contenders, one of which is called tuned, each on the same inputs: the first ones, and others of its kind.
 
-    `each_bytes` is the size of what a pass reads and writes.
+    `each_bytes` is the size of the tensors that a pass reads and writes.
     """
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     count = max(1, min(effort.passes, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
@@ -197,7 +197,7 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
-    """As long as what `torch.compile` runs: cuDNN's convolution, then one kernel for the rest, in place.
+    """Takes as long as the code of `torch.compile`: cuDNN's convolution, then one kernel for the rest, in place.
 
     An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
     longer than all races. So the result lacks the bias, and the activation after a residual.
@@ -207,7 +207,7 @@ def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
 
 
 def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Approximate microseconds of a pass, of which some may be Python's; in the first pass cudnn.benchmark chooses its
+    """Approximate microseconds of a pass, including Python's time; in the first pass cudnn.benchmark chooses its
     algorithm.
     """
 

@@ -20,7 +20,7 @@ LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """PyTorch's memory format with channels last, by the number of dimensions."""
 STORED = {word: dtype for dtype, word in DTYPES.items()}
 _MOST_AXES = 5
-"""axes of the images of conv and conv_transpose, of which PyTorch's tensors may lack the first spatial ones"""
+"""axes of the images of conv and conv_transpose; PyTorch's tensors may lack the first spatial ones"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def call_of(text: str) -> Call:
 
 
 def given_arrays(interface: Interface) -> list[InterfaceArray]:
-    """The arrays in a call of the operator, those that every problem has first."""
+    """The arrays in a call of the operator, beginning with the arrays that every problem has."""
     return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 

@@ -68,7 +68,7 @@ def capture(
 
 
 def _sketch(network: nn.Module, arguments: tuple[object, ...]) -> Part | None:
-    """The network's operators in a run, which are nearly always those that torch.export finds; None if it fails."""
+    """The network's operators in a run, nearly always the same as torch.export finds; None if it fails."""
     try:
         with _quiet(), torch.no_grad(), undisturbed(network, arguments) as given:
             graph: fx.GraphModule = make_fx(network, pre_dispatch=True)(*given)
@@ -148,7 +148,7 @@ def _repeated(
 def _given(
     network: nn.Module, arguments: tuple[object, ...], parts: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[object, ...]]:
-    """The arguments of those of the parts, each of which runs once, that are given tensors by position."""
+    """The arguments of the parts that are called with tensors by position; each part runs once."""
     given: dict[nn.Module, tuple[object, ...]] = {}
 
     def called(part: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
@@ -241,7 +241,7 @@ def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
 
 
 class Sizes:
-    """Refuses arguments of other sizes than those of the graph. A forward pre-hook, which checks sizes only once."""
+    """Rejects arguments whose sizes differ from the graph's. A forward pre-hook, which checks sizes only once."""
 
     def __init__(self, fixed: Mapping[int, Mapping[int, int]], asked: fx.GraphModule) -> None:
         self._fixed, self._asked = fixed, asked

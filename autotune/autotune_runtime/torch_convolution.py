@@ -264,7 +264,7 @@ def convolution(
 ) -> Tensor:
     """PyTorch's convolution, then the addition of z and an activation, by the library's kernel for x's shape.
 
-    A library of conv_transpose computes transposed convolutions; only those have an `output_padding`. x, weight, bias
+    A library of conv_transpose computes transposed convolutions; only they have an `output_padding`. x, weight, bias
     and z have one dtype and device, and z has the output's shape; `activation` is a word such as relu; both need a
     bias. `channels_last`: the kernel is for NHWC, and so is the output. `library` is a path; None: the one that
     `find_library` finds. Raises LibraryError if the library has no kernel, TrainingMode if gradients are required.

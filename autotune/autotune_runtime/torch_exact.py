@@ -17,7 +17,7 @@ MOST_ELEMENTS = 1 << 25
 
 
 def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
-    """Indexes of pixels of y [N, K, ...] along each of its axes but K: of all, or of random ones if those are too many.
+    """Indexes of pixels of y [N, K, ...] along each axis except K: all pixels, or random ones if there are too many.
 
     Filters are [K, C/groups, ...] or, transposed, [C, K/groups, ...].
     """
@@ -37,7 +37,7 @@ def at_pixels(tensor: Tensor, pixels: tuple[Tensor, ...]) -> Tensor:
 
 
 def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor]:
-    """A convolution's sums of products at some pixels of its output, [pixels, K], and those of their magnitudes."""
+    """A convolution's sums of products at some pixels of its output, [pixels, K], and the sums of their magnitudes."""
     n, *places = pixels
     axes = len(places)
     read: list[Tensor] = [n.view(-1, *(1,) * axes)]

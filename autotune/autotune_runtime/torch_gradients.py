@@ -124,7 +124,7 @@ class _Context(Protocol):
 
 
 def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer) -> Tensor:
-    """A convolution whose gradients kernels compute, in autocast's dtype where that is enabled.
+    """A convolution whose gradients kernels compute, in autocast's dtype if autocast is enabled.
 
     Images of another size or dtype than the layer's are left to PyTorch. Filters are stored in the kernels' dtype and
     layout here, once for output and data gradient: nothing is copied of channels-last filters of that dtype.
@@ -142,7 +142,7 @@ def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: T
 
 
 def _run(operator: Operator, call: str, *tensors: Tensor | None) -> Tensor:
-    """A kernel that reads all tensors in each call; without PyTorch's dispatcher where that is possible."""
+    """A kernel that reads all tensors in each call; without PyTorch's dispatcher if possible."""
     made = operator.call_cached(call, tensors, ())
     return cast("Tensor", operator(*tensors, call) if made is None else made)
 
@@ -196,7 +196,7 @@ def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: 
 
 
 def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
-    """Keep what the wanted gradients read."""
+    """Keep the tensors that the wanted gradients read."""
     x, weight, stored, bias, text = inputs
     wants_data, wants_filters, *_ = ctx.needs_input_grad
     ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None)

@@ -137,7 +137,7 @@ def follow_writers(graph: fx.Graph) -> None:
 
 
 def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
-    """Remove products and quotients that return their input, such as those of an output's scale of 1."""
+    """Remove products and quotients that return their input, such as an output's scale of 1."""
     for node in [*graph.nodes]:
         if node.target not in _PRODUCTS or len(node.args) != 2 or node.args[1] != 1:
             continue
@@ -149,7 +149,7 @@ def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
 
 
 def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
-    """Let concatenations along the channels of more tensors than a kernel reads share those of their first ones.
+    """Let concatenations of more tensors than a kernel reads share the concatenation of their first ones.
 
     Returns whether there are such concatenations.
     """
@@ -181,7 +181,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class TensorIs:
-    """The properties of a tensor besides its values."""
+    """The properties of a tensor except its values."""
 
     kind: _Kind
     layouts: frozenset[str]

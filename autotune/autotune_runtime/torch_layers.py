@@ -37,7 +37,7 @@ class Layer:
     module: Convolution | Plain | None
     """the layer with the parameters that it has now; None if no kernel can compute it"""
     problem: LayerProblem | None
-    """the layer without what follows it; None if no kernel can compute it"""
+    """the layer without the operators after it; None if no kernel can compute it"""
     why_not: str
     """why `problem` is None"""
     fused: Fused | None
@@ -267,7 +267,7 @@ class LayerGraph:
         return replace(layer, module=module, problem=problem, fused=fused)
 
     def _with_front(self, layer: Layer, conv: Convolution, fused: Fused, front: Front) -> Layer:
-        """A layer with the operators in front of it, if what its kernel reads is not overwritten before it runs."""
+        """A layer with the operators in front of it, unless a tensor that its kernel reads is overwritten before."""
         reads = tuple(map(self._made, front.reads))
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
@@ -280,9 +280,7 @@ class LayerGraph:
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
-        """Weight and bias of a concatenation, or of a norm that is written out: by what it is multiplied, and what is
-        added.
-        """
+        """The scale and the shift after a concatenation or a norm that is written out, as weight and bias."""
         device = self._read.seen.tensors[node].kind.device
         y = torch.empty((1, problem.x[1], *(1,) * (len(problem.x) - 2)), device=device)
         scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
@@ -395,7 +393,7 @@ def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _erase(nodes: list[fx.Node]) -> None:
-    """Remove nodes that nothing but a check of their type reads, the last first."""
+    """Remove nodes that only a check of their type reads, beginning with the last."""
     for node in reversed(nodes):
         for check in [each for each in node.users if each.target is _ASSERT]:
             node.graph.erase_node(check)

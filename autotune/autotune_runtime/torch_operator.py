@@ -47,7 +47,7 @@ _INFERENCE = (
 )
 
 Tensors: TypeAlias = Sequence[Tensor | None]
-"""In the order of the arrays, None for those that a problem lacks."""
+"""In the order of the arrays; None for an array that a problem lacks."""
 
 
 Instead: TypeAlias = Callable[[Call, Mapping[str, Tensor]], object]
@@ -89,7 +89,7 @@ class _Kept:
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
     """by shape and run-time sizes"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
-    """those of `passes` that PyTorch computes, because no kernel supports them"""
+    """the members of `passes` that PyTorch computes, because no kernel supports them"""
 
 
 class Operator:
@@ -138,7 +138,7 @@ class Operator:
         self.support("cuda", Cuda())
 
     def __call__(self, *arguments: object) -> object:
-        """Call the operator with its tensors, None for those that a problem lacks, its scalars, and the text of the
+        """Call the operator with its tensors (None for a tensor that a problem lacks), its scalars, and the text of the
         call.
         """
         return self.operator(*arguments)

@@ -1,6 +1,6 @@
 """A part of a network that runs several times, such as for the frames of a video: a graph for each kind of call.
 
-Lists among its arguments may change in a call, as those of the frames that convolutions have seen before.
+A call may change lists among its arguments, such as the list of frames that convolutions have seen before.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Repeated(nn.Module):
 
 
 def _update(given: object, after: object) -> object:
-    """Change lists and dictionaries to what they are after a call; return what an argument is then."""
+    """Change lists and dictionaries to their contents after a call; return the changed argument."""
     if isinstance(given, dict) and isinstance(after, dict):
         changed = {name: _update(given.get(name), value) for name, value in after.items()}
         given.clear()

@@ -176,7 +176,7 @@ def cudnn_benchmark() -> Iterator[None]:
 
 
 class _Judge:
-    """Decides which layers to replace; those with the same problem are timed once."""
+    """Decides which layers to replace; layers with the same problem are timed once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Networks in training: each convolution's output and gradients by kernels, if those are faster than PyTorch's."""
+"""Networks in training: each convolution's output and gradients by kernels, if they are faster than PyTorch's."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def train(
 ) -> tuple[nn.Module, TrainingReport]:
     """Let kernels compute the convolutions of a network, which is changed; return it with a report.
 
-    Without libraries it runs those of the build, which this function waits for.
+    Without libraries it runs the libraries of the build, for which this function waits.
     """
     layers, report = _judged([*training.sites.values()], libraries, started, margin)
     for conv, layer in zip(training.sites, layers, strict=True):
@@ -214,7 +214,7 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
     of_x, of_w, of_y = (tuple(map(_number, each.shape)) for each in (x, weight, y))
     groups = arguments["groups"]
     assert isinstance(groups, int)  # noqa: S101 - as PyTorch declares
-    dtype = DTYPES.get(y.dtype, str(y.dtype))  # of autocast, where that is enabled
+    dtype = DTYPES.get(y.dtype, str(y.dtype))  # autocast's, if it is enabled
     geometry = Geometry(of_x, of_w, of_y, stride, before, before, dilation, groups, dtype=dtype, layout=layout)
     if geometry.why_not or weight.is_inference():
         return None

@@ -93,7 +93,7 @@ def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
 def swap_untuned(
     network: Inference, build: UntunedBuild | None, margin: float, *, compiled: bool = False
 ) -> tuple[nn.Module, Report]:
-    """Convert a network by kernels that may have to be waited for; print what computes its layers.
+    """Convert a network with kernels that may not be ready yet; print which kernels compute its layers.
 
     Kernels that disagree with PyTorch on the network's own tensors are left out; the first layer of each is compared.
     """

@@ -45,8 +45,8 @@ def can_build() -> bool:
 class UntunedBuild:
     """Libraries of the kernels of some problems, in the user's cache folder; built by all cores if they are not there.
 
-    Recorded results of this GPU decide if they have a problem, those of the user's database first; otherwise the cost
-    model does, if there is none in the current folder the bundled one.
+    Recorded results of the problem on this GPU decide, first those of the user's database. Without any, the cost model
+    decides: the one in the current folder, or else the bundled one.
     """
 
     def __init__(self, device: str, model: str, db: str) -> None:

@@ -54,7 +54,7 @@ class Architectures:
         self.all = toolkit_architectures(nvcc)
 
     def submit(self, bound: BoundTemplate, source: KernelSource) -> list[Future[ArchResult]]:
-        """Start compiling a config for the architectures that admit it, or for the next of those."""
+        """Start compiling a config for all architectures that admit it, or for the next one."""
         archs = self.all if self._each else self.all[self._turn :] + self.all[: self._turn]
         return [self._threads.submit(self._compile, own) for own in self._admitted(bound, source, archs)]
 

@@ -32,10 +32,10 @@ from autotune.trial import Config, Value
 _MOST_ROWS = 5_000  # configs of a space that is enumerated
 _ENUMERATED = 2  # larger spaces that are enumerated nevertheless
 _SLICES, _SLICE_VALUES, _SLICE_ROWS = 3, 2, 1000  # of the others: spaces of so many values for each parameter
-_DRAWN = 200  # of each space, among which the greedy choice is made, besides configs that have a rare pair
+_DRAWN = 200  # configs of each space for the greedy choice, in addition to configs that have a rare pair
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
-_MANY = (144, 16)  # of a run-time size: a multiple of 16 beyond 127, or where that takes long at least that
+_MANY = (144, 16)  # values of a run-time size: a multiple of 16 above 127; if it takes long, just a multiple of 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Factor:
         return f"{self.name}={self.values[value]}"
 
 
-@dataclass(frozen=True)  # without slots, for what is found out when its first case starts
+@dataclass(frozen=True)  # without slots, for properties that are computed when its first case starts
 class Subject:
     """A problem that a family serves, with its values of the factors that are not parameters."""
 
     bound: BoundTemplate
     factors: tuple[int, ...]
     sizes: frozenset[int]
-    """numbers that each of its run-time sizes has, besides its own"""
+    """further values of each run-time size"""
     most: tuple[int, ...] | None
     """the largest run-time sizes that it may be run at, if it is a user's layer"""
 

@@ -66,7 +66,7 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
-_SPARE = 3  # configs that a search has compiled besides the next one
+_SPARE = 3  # configs that a search has compiled in addition to the next one
 _SANITIZED_THREADS = 1 << 15  # of a run under sanitizers, at most
 _ONCE_S = 2.0  # of a run at a further run-time size, that it is expected to take; it is then left out
 _ONCE_THREADS = 3 << 18  # of the runs at further run-time sizes together: a CPU takes 2 us for each
@@ -97,7 +97,7 @@ def checker_of(evaluator: Evaluator) -> Checker:
 class FamilyCheck:
     """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does.
 
-    `sanitizing` opens `host:check`, which gets some of the cases; it returns None where that cannot be opened.
+    `sanitizing` opens `host:check`, which gets some of the cases; it returns None if the device cannot be opened.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class FamilyCheck:
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
         begun = 0
-        ahead = max(1, self._evaluator.ahead - _SPARE)  # what has begun when the time ends was in vain
+        ahead = max(1, self._evaluator.ahead - _SPARE)  # a compilation that has begun when the time ends is wasted
         try:
             while True:
                 while len(under_way) < ahead and begun != most and (begun == 0 or not ended()):
@@ -308,7 +308,7 @@ class FamilyCheck:
 
 
 def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterator[KernelSource]:
-    """The kernel of a case at other run-time sizes, but for larger ones that a rule keeps it from."""
+    """The kernel of a case at other run-time sizes, without larger sizes that a rule excludes."""
     for other in others:
         if within(other.problem, source.problem.runtime_sizes) or other.allows(source.config):
             yield relaunched(source, other)

@@ -1,4 +1,4 @@
-"""The coverage of a check: what was tested, what was not and why, and what its failures have in common."""
+"""The coverage of a check: its tested and untested pairs with the reasons, and the values that its failures share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 
 _NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are not valid problems, or take too long"
-_RARE = 4  # times as many right configs are there as have what counts as rare among them
+_RARE = 4  # a value is rare if at most one in this many right configs has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Coverage:
 
 
 def coverage(check: FamilyCheck) -> Coverage:
-    """How much of the supported problems and configs was tested, and what was not."""
+    """How many of the supported problems and configs were tested, and which were not."""
     plan = check.plan
     derived = _features(plan) if plan.derivation.problems else []
     return Coverage(
@@ -146,7 +146,7 @@ def _problems(check: FamilyCheck) -> list[Gap]:
 def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
     """Values, or pairs of them, that all failures have and nothing that is right has; else such that little else has.
 
-    A broken branch may compute what is right on some problems, so few right configs do not clear a value.
+    A broken branch may be right on some problems, so a few right configs do not clear a value.
     """
     right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]
     wrong = [row.factors for row in failed if row.factors]

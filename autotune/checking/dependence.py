@@ -22,9 +22,9 @@ from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
 _DEADLINE_S = 60.0
-_NARROW = 1 << 15  # what 16 bits hold
-_FEW = 127  # different numbers, less half of what a byte holds
-_ALLOWED = 2.0**-8  # of an output, that an error may be: what bf16 rounds
+_NARROW = 1 << 15  # numbers of at most 16 bits
+_FEW = 127  # different numbers: fewer than half of a byte's 256
+_ALLOWED = 2.0**-8  # largest error that a tolerance should allow, relative to an output: the rounding of bf16
 _PRODUCTS = 16  # of an output for each FLOP: a transposed convolution has as many as its strides skip
 _NEEDED = 0.01  # of a tolerance, less than which no config needs
 _ROOM = 10  # times the largest error that there was, as a tolerance
@@ -33,7 +33,7 @@ _LEAST = 1e-5  # that is proposed as one: errors of small problems say little
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
-    """Warnings about an operation, each naming the array or the key, as far as its problems show."""
+    """Warnings about an operation that its problems reveal; each names the array or the key."""
     if not problems:
         return []
     folder = problems[0].operation.folder
@@ -86,7 +86,7 @@ def _too_many_products(problems: Sequence[Problem]) -> list[str]:
 
 
 def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
-    """Warnings about each tolerance of which correct kernels need next to nothing, and about a wide `error_factor`."""
+    """Warnings about tolerances far above the errors of correct kernels, and about a wide `error_factor`."""
     if not rows:
         return []
     declared, source = rows[0].problem.operation, max((row.source for row in rows), key=lambda each: each.error_factor)

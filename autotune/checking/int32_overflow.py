@@ -19,8 +19,8 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """elements of x and of y, more than which a large problem has"""
-_CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: what a float counts, and 24-bit multiplications, and some more
-_CPU_UNITS = (1 << 16) + 1  # of the run-time size: what 16 bits, and two axes of a grid, do not hold
+_CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
+_CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
 _SHARE = 0.85  # of the device's memory that a check may take
 

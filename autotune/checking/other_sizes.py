@@ -27,12 +27,12 @@ _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTI
 _EACH = 24  # of them at most, at which a case is run
 _EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # of these runs together, at most
 _APART = 2  # places in that order between two run-time sizes that change at once
-_RANDOM = 2  # further sizes above those, at random
+_RANDOM = 2  # random sizes in addition, above all of these
 _RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # of the largest of them
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
-_MODULUS, _VECTOR = 32, 8  # whose remainders sizes get: what a warp or a tile leaves, and what a vector leaves
+_MODULUS, _VECTOR = 32, 8  # sizes get all remainders by these: of a warp or a tile, and of a vector
 _TRIES = 12  # problems at most, until the family supports one
 
 
@@ -44,8 +44,9 @@ def quick(problem: Problem) -> bool:
 def runtimes(
     bound: BoundTemplate, number: int, seed: int, run: Collection[Problem], most: Sequence[int] | None
 ) -> Iterator[BoundTemplate]:
-    """The case's own part of the fixed order for each run-time size and for all at once, and random ones, but for what
-    is `run` already, takes long or exceeds `most`.
+    """The case's own part of the fixed order for each run-time size and for all at once, and random sizes.
+
+    Problems that are `run` already, take long or exceed `most` are left out.
     """
     order = [_RUNTIMES[(_EACH * number + place) % len(_RUNTIMES)] for place in range(_EACH)]
     several = order[: _APART * len(bound.problem.runtime_sizes) : _APART]
@@ -77,7 +78,7 @@ def _random(problem: Problem, random: np.random.Generator) -> list[int]:
 class OtherProblems:
     """Variants of the problems of cases: with other remainders, and with each size at a large value.
 
-    `small` are the problems of the check, of which the cheapest get a large size: it takes many columns until each
+    `small` are the problems of the check. The cheapest ones get a large size: it takes many columns until each
     warp of a large block has some.
     """
 
@@ -88,7 +89,7 @@ class OtherProblems:
         self._large = list(dict.fromkeys(axis for bound in self._small for axis in _axes(bound.problem)))
         """sizes that problems get at a large value, in turn"""
         self._remainders: dict[str, list[int]] = {}
-        """for each size, remainders by 32 that no problem has had yet; at the end those that the family refused"""
+        """for each size, remainders by 32 that no problem has had yet; remainders that the family refused come last"""
         self._count = 0
 
     def of(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
@@ -109,7 +110,7 @@ class OtherProblems:
         return None
 
     def _with_remainders(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Each size in turn gets the first remainder that the family supports with those of the sizes before."""
+        """Each size in turn gets the first remainder that the family supports with the earlier sizes' remainders."""
         found: tuple[BoundTemplate, Config] | None = None
         sizes: dict[str, int] = {}
         for name in self._rng.permutation(_axes(bound.problem)).tolist():
@@ -148,7 +149,7 @@ class OtherProblems:
 
 
 def _axes(problem: Problem) -> tuple[str, ...]:
-    """The sizes in the shapes of arrays, but for run-time sizes."""
+    """The sizes in the shapes of arrays, without run-time sizes."""
     sizes = {size.name for size in problem.operation.sizes}.difference(problem.operation.runtime)
     words = re.findall(r"[A-Za-z_]\w*", " ".join(axis for array in problem.arrays for axis in array.axes))
     return tuple(dict.fromkeys(word for word in words if word in sizes))

@@ -34,7 +34,7 @@ class Share:
 
 
 class Covering:
-    """Which pairs of values of so many factors are feasible, and which of those are covered."""
+    """The feasible pairs of values of some factors, and the covered ones among them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
@@ -51,7 +51,7 @@ class Covering:
         return np.where(rows < 0, self._none, rows + self._first[:-1])
 
     def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Note which pairs these rows have; the positions of some rows that have all those not known before."""
+        """Note which pairs these rows have; return the positions of some rows that have all new pairs."""
         columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
         constant = [bool((column == column[:1]).all()) for column in columns]
         whole = [bool((column >= 0).all()) for column in columns]

@@ -73,7 +73,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class ProblemFeatures:
-    """The file: what small problems are made of."""
+    """The file that declares the small problems."""
 
     operation: Operation
     runtime: tuple[int, ...]
@@ -81,7 +81,7 @@ class ProblemFeatures:
     words: Mapping[str, tuple[str, ...]]
     rules: tuple[Bound, ...]
     small: tuple[Bound, ...]
-    """what leaves out shapes that take a CPU long, where no file has rules"""
+    """rules that leave out shapes that take a CPU long, if no file has rules"""
     features: tuple[Feature, ...]
 
     @property

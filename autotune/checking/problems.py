@@ -26,9 +26,9 @@ from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Value
 
-_POOL = 4000  # problems of the product among which the greedy choice is made, besides one for each pair
+_POOL = 4000  # problems of the product among which the greedy choice is made, in addition to one for each pair
 _ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
-_PLACE = ""  # a column in addition to those of sizes
+_PLACE = ""  # a column in addition to the columns of sizes
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
 """`supports` and the derived names with known words folded in, and the shapes that satisfy them."""
 _TRIES = 400  # problems that may turn out to have no config before the others are left out
@@ -102,12 +102,12 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem at these leading sizes, except those that its rules refuse."""
+    """The problem at these leading sizes, without sizes that its rules exclude."""
     return valid_problems(partial(problem.with_runtime, size) for size in sizes)
 
 
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem with each of its run-time sizes at these numbers, the others unchanged, except what rules refuse."""
+    """The problem with one run-time size at a time at these numbers, without sizes that rules exclude."""
     places = range(len(problem.runtime_sizes))
     return valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes for place in places)
 

@@ -1,4 +1,4 @@
-"""The time that a check takes, as far as possible the same on a busy machine as on an idle one."""
+"""The time that a check takes, measured so that a busy machine counts little more than an idle one."""
 
 from __future__ import annotations
 

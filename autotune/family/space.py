@@ -375,7 +375,7 @@ class SearchSpace:
         return self.bound.bind(template.padded_work).column(columns).astype(np.int64)
 
     def _listed(self, configs: Iterable[Config]) -> Rows:
-        """The rows of those configs that the study admits and that break no rule."""
+        """The rows of the configs that the study admits and that break no rule."""
         rows = []
         for config in configs:
             indices = self.indices(config)

@@ -71,7 +71,7 @@ class KernelTemplate:
     supports: tuple[Condition, ...]
     """of the problem"""
     search_when: Expression
-    """the problems, among those that it supports, for which a search includes it"""
+    """the supported problems for which a search includes it"""
     arch: tuple[Condition, ...]
     """of the device"""
     accuracy: Expression
@@ -86,7 +86,7 @@ class KernelTemplate:
     constraints: tuple[Condition, ...]
     """of a config: required by hardware and correctness"""
     prune: tuple[Condition, ...]
-    """of a config: what is worth searching"""
+    """conditions on a config that is worth searching"""
     bank_conflicts: tuple[tuple[str, Expression], ...]
     """accesses of shared memory, and the additional passes that bank conflicts cost a block of the main stage"""
     cost: Mapping[str, Expression]

@@ -68,7 +68,7 @@ def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] =
 
 
 def _families_in(folder: Path, serves: Operation) -> list[FamilyFile]:
-    """The families of an operation in a folder; in its own folder also those of other operations that serve it.
+    """The families of an operation in a folder; in its own folder also families of other operations that serve it.
 
     Raises TemplateError for such a family that is not bundled.
     """

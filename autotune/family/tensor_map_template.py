@@ -41,7 +41,7 @@ class TensorMapTemplate:
     """whether the map is of the workspace, where an earlier stage has put what the array has"""
     when: Expression
     data_type: Expression
-    """the problem's dtype, or tf32 where that is f32"""
+    """the problem's dtype, or tf32 for f32"""
     global_dim: tuple[Expression, ...]
     box_dim: tuple[Expression, ...]
     element_strides: tuple[Expression, ...]
@@ -105,7 +105,7 @@ def read_tensor_map(
     arrays = (
         *(array.name for array in declared.arrays if array.role != SCALAR),
         "packed_w",
-    )  # those of the problem's element type
+    )  # of the problem's element type
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     made = TensorMapTemplate(

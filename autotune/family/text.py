@@ -119,7 +119,7 @@ class Includes:
         """file to its text and the includes of the text"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
-        """Name and text of every file that a body includes, or imports macros of, and those that these include.
+        """Name and text of every file that a body includes or imports macros from, directly or through other files.
 
         The files are next to the family, in the folder of its operation, or among the bundled ones. An expression in an
         included name, as in `_element_${dtype}.cuh`, stands for every file that may have the name.
@@ -255,7 +255,7 @@ class _Definition:
 
 
 def without_dead_code(text: str, included: Iterable[str]) -> str:
-    """The text without those definitions of the included files that nothing in the rest names."""
+    """The text without definitions of the included files that nothing in the rest refers to."""
     unused = [definition for content in included for definition in _definitions(content)]
     rest = text
     for definition in unused:

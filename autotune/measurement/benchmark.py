@@ -109,7 +109,7 @@ def median_half_width(samples_us: Sequence[float]) -> float:
 
 
 class Samples:
-    """The samples of one kernel; those taken at a throttled clock are repeated, up to MOST_DISCARDED."""
+    """The samples of one kernel. Samples at a throttled clock are repeated, up to MOST_DISCARDED of them."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks

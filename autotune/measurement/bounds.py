@@ -38,7 +38,7 @@ class ErrorBound:
         return min(self.most, self.constant + self.growing * root + self.shrinking / root)
 
     def of(self, unit: float, products: float) -> float:
-        """The bound, but for the rounding of the stored type."""
+        """The bound without the rounding of the stored type."""
         return self.factor(products) * (unit + self.least_term * products)
 
     def times(self, factor: int) -> ErrorBound:

@@ -3,7 +3,7 @@
 It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
 come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
 a scalar is a float. It must not write to them.
-`data.py` beside it has `data(p, random)`, which returns by name the test data of arrays with `fill = "data"`.
+`data.py` next to it has `data(p, random)`, which returns by name the test data of arrays with `fill = "data"`.
 It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
 sums of the terms' magnitudes, or a triple with the number of products of each output, where padding leaves fewer than
 `reduction`. Of several outputs it returns as many of these, in the operation's order.
@@ -83,7 +83,7 @@ class Expected:
     output: Array
     value: Doubles
     unit: Doubles
-    """what its error is measured in"""
+    """the unit of its error"""
     products: Doubles
     """how many products it sums"""
 
@@ -92,7 +92,7 @@ class _Names(SimpleNamespace):
     """What a reference sees of the problem."""
 
     def __getattr__(self, name: str) -> object:
-        """Of a name that there is none of."""
+        """Raise the error for an unknown name."""
         raise AttributeError(f"p has no {name}{did_you_mean(name, vars(self))}; it has {', '.join(vars(self))}")
 
 
@@ -162,7 +162,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line, also one that cannot say what it is."""
+    """An error in one line, even if its own `__str__` fails."""
     try:
         said = str(error)
     except BaseException as within:  # noqa: BLE001 - the reference's own code, as its functions are

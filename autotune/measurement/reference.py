@@ -24,7 +24,7 @@ from autotune.problem import Problem
 
 ENTRIES = ("hash_words", "count_changed")
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "put_edges", "compare")
-"""Of those that are there for each storage type: see `entry_of`."""
+"""There is one of them for each storage type: see `entry_of`."""
 _ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
 REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {

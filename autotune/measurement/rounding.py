@@ -18,7 +18,7 @@ _MOST_PRODUCTS = 1 << 14  # of an output: tensor cores cut sums off, too, and th
 
 
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
-    """Where most of an output's errors point, if they are those of its type's rounding; empty if they point both ways.
+    """Where most of an output's rounding errors point; empty if they point both ways.
 
     `values` are those that the kernel stored, `exact` those of the reference.
     """

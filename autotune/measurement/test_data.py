@@ -91,7 +91,7 @@ def data_bytes(problem: Problem) -> int:
 
 
 def edged(problem: Problem) -> tuple[Edges, ...]:
-    """What further data sets have, as far as right kernels have to compute with it.
+    """The special values of further data sets that a right kernel must handle.
 
     NaN and infinities if the operation declares what becomes of them, unless a reference in C++ applies an activation
     that rounds: what becomes of infinities there depends on its formula. Numbers far from zero if errors are compared

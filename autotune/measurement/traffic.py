@@ -62,7 +62,7 @@ def needed_sectors(array: Array) -> int:
     first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
-        """The sectors of consecutive planes, of which the first begins at a sector."""
+        """The sectors of consecutive planes; the first begins at a sector."""
         begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))

@@ -73,7 +73,7 @@ def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:
 
 
 def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
-    """The tolerance of each output / its magnitude, root mean squares, on the problem where that is least."""
+    """The tolerance of each output / its magnitude, root mean squares, on the problem with the smallest ratio."""
     found: dict[str, float] = {}
     for problem in problems:
         for each in numpy_reference(problem, _draw(problem, 0)):

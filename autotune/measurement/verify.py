@@ -54,7 +54,7 @@ class Surroundings:
     """The surroundings of one verified run, which must not affect the kernel's outputs."""
 
     poison: int | None = POISON
-    """fills all memory that the kernel has not written; None: memory holds what the run before left there"""
+    """fills all memory that the kernel has not written; None: memory keeps the values of the run before"""
     order: Order | None = None
     """order of warps and blocks, if the device can choose it; None: its own"""
 
@@ -64,7 +64,7 @@ REPEATS = (Surroundings(0x7B, "warps"), Surroundings(0xFB, "descending"))
 """Further runs on normal data. The bytes make 1.3e36 and -2.6e36 in f32 and bf16, 61280 and -65376 in f16."""
 ON_INTEGERS = Surroundings(order="threads")
 AFTERWARDS = Surroundings(None)
-"""The run before was on other data: what it left is plausible, and wrong."""
+"""The run before was on other data: the values that it left are plausible, and wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Verifier:
             except Rejected:
                 run(data)
                 self.judge(data, source, (workspace, packed_w))
-                message = f"{_UNWRITTEN} they are wrong when it holds what a run on other data left"
+                message = f"{_UNWRITTEN} they are wrong if a run on other data left its values there"
                 raise Rejected(Outcome.WRONG_RESULT, "unwritten", message) from None
         return Verified(error, own, () if varied else (last,))
 
@@ -315,7 +315,7 @@ class Verifier:
         if changed:
             message = (
                 f"a launch leaves another value in {', '.join(changed)}, which the next one finds: "
-                "a kernel keeps nothing between launches; what its stages pass on lies in the workspace"
+                "a kernel must keep nothing between launches; its stages pass data to each other in the workspace"
             )
             raise Rejected(Outcome.WRONG_RESULT, "keeps_state", message)
 
@@ -393,7 +393,7 @@ class Verifier:
                 raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
     def _words(self, data: DataSet) -> str:
-        """The kind of data, with what is special about it."""
+        """The kind of data and its special properties."""
         if data.kind != "edges":
             return f"{'integer' if data.kind == 'integers' else 'normal'} data"
         return str(data.edges)

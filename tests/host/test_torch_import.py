@@ -400,7 +400,7 @@ def test_archives_that_will_not_do_are_one_line(folder: Path, autotune: Command)
     document["graph_module"]["graph"]["nodes"].reverse()
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("archive/models/model.json", json.dumps(document))
-    refused(autotune("import-model", path), "reads what is not written yet")
+    refused(autotune("import-model", path), "reads a tensor that is not written yet")
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("readme", "nothing")
     refused(autotune("import-model", path), "it has no models/model.json")
