@@ -23,7 +23,7 @@ class Items:
 
     values: tuple[Plain, ...]
     between: str = " "
-    """what separates them in text"""
+    """the separator in text"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def attributes(
 ) -> tuple[Column[Row], ...]:
     """Columns that read the attributes of a row, or of a part of it, by their names; empty where `of` gives None.
 
-    A table shows those that are not `hidden`.
+    A table leaves `hidden` columns out.
     """
 
     def column(key: str) -> Column[Row]:

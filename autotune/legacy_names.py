@@ -51,7 +51,7 @@ changed.
 HEADER_KEYS = _pairs("tuned_for=search_when padded_outputs=padded_work conflicts=bank_conflicts")
 """Keys of a family's header: the old word and the new one."""
 STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain", "prior": "part of warm_start"}
-"""Keys of a study: the old word and what replaces it."""
+"""Keys of a study: the old word and its replacement."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
 """Tables of conditions that were one expression, and the reason that such an expression gets."""
 

@@ -98,7 +98,7 @@ class Problem(ABC):
 
     @property
     def filled(self) -> tuple[Array, ...]:
-        """The arrays whose content a kernel reads, including those that it changes."""
+        """The arrays whose content a kernel reads, including arrays that it changes."""
         return tuple(array for array in self.arrays if array.role in READ)
 
     @property
@@ -174,7 +174,11 @@ class DeclaredProblem(Problem):
                 )
         for key, value in (("reduction", self.reduction), ("flops", self.flops)):
             if value < 1:
-                what = "; of what has no arithmetic, such as a copy, count one an output" if key == "flops" else ""
+                what = (
+                    "; for an operation without arithmetic, such as a copy, count one per output"
+                    if key == "flops"
+                    else ""
+                )
                 raise StudyError(f"{FILE}: cost.{key} is {value}: expected at least 1{what}")
             if value > _MOST_COUNT:
                 raise StudyError(f"{FILE}: cost.{key} is {quoted(value)}: expected at most 2^62")
@@ -239,7 +243,7 @@ class Conv2dProblem(Problem):
     layout: str = "nchw"
     """`nchw` or `nhwc`"""
     epilogue: str = "none"
-    """what follows the sum: none, bias, bias_relu, bias_add_silu, ..."""
+    """the operations after the sum: none, bias, bias_relu, bias_add_silu, ..."""
 
     def __post_init__(self) -> None:
         self.operation.check(self.values)
@@ -311,7 +315,7 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
 
 
 def valid_problems(problems: Iterable[Callable[[], P]]) -> Iterator[P]:
-    """Problems, each made by a function, except those that the rules of their operation refuse."""
+    """Problems, each made by a function, without problems that the rules of their operation refuse."""
     for problem in problems:
         with suppress(StudyError):
             yield problem()

@@ -63,7 +63,7 @@ class Technique:
     reported_ms: Mapping[str, float] = field(default_factory=dict)
     """layer name to the milliseconds that the report gives, on the report's GPU"""
     reported: str = ""
-    """what else the report says about it"""
+    """other statements of the report about it"""
     trials: int | None = None
     """distinct evaluated configs per layer; None: the study's"""
 

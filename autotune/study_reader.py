@@ -58,8 +58,8 @@ def find_study(name: str) -> Path:
     if name in study_names():
         return shipped("studies") / f"{name}.toml"
     if os.path.isdir(path):
-        beside = f"{path}.toml"  # as new-op writes it
-        hint = beside if os.path.isfile(beside) else "a study file inside it"
+        sibling = f"{path}.toml"  # as new-op writes it
+        hint = sibling if os.path.isfile(sibling) else "a study file inside it"
         raise StudyError(f"{name}: is a directory; give {hint}")
     hint = did_you_mean(path.name.partition(".")[0], study_names())
     raise StudyError(f"{name}: no such study file or bundled study{hint}")

@@ -1,4 +1,4 @@
-"""A table of a TOML or JSON file, read key by key; errors say the file, the dotted key, and what to write there.
+"""A table of a TOML or JSON file, read key by key; errors name the file, the dotted key, and what to write there.
 
 It reads study files, headers of templates and recorded search spaces, and raises the error of each kind.
 """

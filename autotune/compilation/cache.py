@@ -90,7 +90,7 @@ class BinaryCache:
                 self.trim()
 
     def kept(self, key: str, compiled: Callable[[], Binary]) -> Binary:
-        """The stored binary, or what this compiles, which is kept."""
+        """The stored binary, or else a new one, which is kept."""
         binary = self.get(key)
         if binary is None:
             binary = compiled()

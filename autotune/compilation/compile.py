@@ -103,7 +103,7 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:
     """Compile with the prelude, or else with all of CUDA's headers; `run_nvcc` returns image and log.
 
-    Raises what `run_nvcc` raises with all headers.
+    Raises the errors of `run_nvcc` with all headers.
     """
     options = nvcc_options(program, arch)
     try:

@@ -89,7 +89,7 @@ def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SY
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """The path of a tool. Raises ToolchainError, which says what needs the tool."""
+    """The path of a tool. Raises ToolchainError, which names the purpose of the tool."""
     if tool := _cuda_tool(name, environ, system):
         return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")

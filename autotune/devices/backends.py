@@ -31,15 +31,15 @@ class Backend:
     compile: Callable[[Program, Target], Binary]
     """raises Rejected('compile', ...) for the program's own fault and ToolchainError if there is no compiler"""
     identity: Callable[[], str]
-    """what affects a binary besides program and target: compiler, version, flags, and the CPU if it matters"""
+    """everything that affects a binary except program and target: compiler, version, flags, CPU if it matters"""
     words: tuple[str, ...] | None = None
-    """what may follow the kind and a colon; None: a number"""
+    """the words that may follow the kind and a colon; None: a number"""
     runtime: Callable[[], Program] | None = None
     """the program that a process needs before it runs kernels"""
     environ: Callable[[str], Mapping[str, str]] = lambda _: {}
     """the environment variables for a process that opens the device with this number or word"""
     compiler_module: str = ""
-    """what `compile` imports"""
+    """the module that `compile` imports"""
 
 
 def _open_cuda(number: str, _runtime: Binary | None) -> Device:
@@ -128,13 +128,13 @@ def runtime_program(kind: str) -> Program | None:
 
 
 def load_compiler(kind: str) -> None:
-    """Import what compiling for a kind of device needs, before the first program."""
+    """Import the module that compiles for a kind of device, before the first program."""
     if kind in BACKENDS and (module := BACKENDS[kind].compiler_module):
         importlib.import_module(module)
 
 
 def compiler_identity(target: Target) -> str:
-    """What affects a binary besides program and target. Raises ToolchainError if there is no compiler."""
+    """Everything that affects a binary except program and target. Raises ToolchainError if there is no compiler."""
     return BACKENDS[target.kind].identity()
 
 

@@ -1,4 +1,4 @@
-"""The device seam: what a device is (`DeviceInfo`), what it can do (`Device`, `Module`).
+"""The device seam: a device's properties (`DeviceInfo`) and operations (`Device`, `Module`).
 
 A device loads a compiled program, fills and reads memory, launches kernels and times them. `measurement` and `workers`
 are written against these protocols and know no backend by name.
@@ -29,7 +29,7 @@ class Abilities:
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
     gpu_times: bool = False
-    """its times are those of a GPU, measured or recorded"""
+    """its times are a GPU's, measured or recorded"""
     cpu: bool = False
     """kernels run on the cores that compile them; their times say nothing about a GPU"""
     compile: bool = False
@@ -108,7 +108,7 @@ class DeviceInfo:
 
 
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The devices with this name, ignoring case, or else those whose name contains the word."""
+    """The devices with this name, ignoring case, or else all devices whose name contains the word."""
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
     return exact or [info for info in devices if word.casefold() in info.name.casefold()]
 
@@ -123,7 +123,7 @@ SHARED_PERCENT = 10
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Conditions that affect a measurement besides the device; after a change results are doubtful, but comparable."""
+    """Conditions of a measurement other than the device; after a change, results are doubtful but comparable."""
 
     driver: str
     """version of the driver"""

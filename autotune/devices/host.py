@@ -47,7 +47,7 @@ MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clust
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
-_MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # what stands before a variable's own name
+_MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # the part in front of a variable's own name
 _SMEM_BYTE = re.compile(r"byte (\d+) of shared memory")
 _OWN = re.compile("autotune|asan")  # variables that no kernel declares
 
@@ -171,7 +171,7 @@ class HostModule:
         return address, found.size_bytes
 
     def variables(self) -> Mapping[str, bytes]:
-        """Every variable of the program but those of shared memory."""
+        """Every variable of the program except shared memory."""
         base = ctypes.c_uint64.from_address(self._library._handle).value  # of glibc's link_map, its first field
         return {
             _MANGLED.sub("", name): ctypes.string_at(base + found.offset, found.size_bytes)
@@ -330,7 +330,7 @@ class HostDevice:
             self.options = before
 
     def run(self, request: HostLaunch, told: Callable[[str], str]) -> None:
-        """Run a launch to its end; keep its error, with its message as it is `told`, for `synchronize`."""
+        """Run a launch to its end; keep its error, with the message that `told` returns, for `synchronize`."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):

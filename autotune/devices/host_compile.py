@@ -102,7 +102,7 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
 
 
 def host_identity(cxx: str) -> str:
-    """Everything that affects a library besides its text: compiler, CPU (-march=native), flags and the headers'
+    """Everything that affects a library except its text: compiler, CPU (-march=native), flags and the headers'
     content.
     """
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file()))
@@ -120,7 +120,7 @@ class HostCompiler:
         self._identity = host_identity(cxx) if cache else ""
 
     def __call__(self, program: Program, target: Target = TARGET) -> Binary:
-        """Compile a program, or get it from the cache. Raises what `compile_host` raises."""
+        """Compile a program, or get it from the cache. Raises the errors of `compile_host`."""
 
         def compiled() -> Binary:
             return compile_host(program, target, cxx=self._cxx)

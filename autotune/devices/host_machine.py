@@ -34,7 +34,7 @@ def process_seconds(process: int) -> float:
 
 
 def tree_seconds(process: int) -> float:
-    """CPU time of a process and all its descendants in seconds, including those that have ended."""
+    """CPU time of a process and all its descendants in seconds, including ended ones."""
     parents, used = {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

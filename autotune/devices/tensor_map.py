@@ -1,6 +1,6 @@
 """Tensor maps: the boxes that the Tensor Memory Accelerator copies, as a kernel takes them as parameters.
 
-The names are those of CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
+The names come from CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
 
 
 def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
-    """cuDNN through PyTorch: one fused operator (what Inductor calls too), or a convolution with pointwise kernels.
+    """cuDNN through PyTorch: one fused operator (which Inductor also calls), or a convolution with pointwise kernels.
 
     Unequal padding is a copy by `pad`, as PyTorch's users have it, and frames in front of x are a copy by `cat`.
     """

@@ -41,7 +41,7 @@ _ENTERED = 4  # times that a kernel and its library are timed next to each other
 class Evaluator(ABC):
     """Compiles and measures kernels of several layers on one kind of device.
 
-    The defaults are those of an evaluator that runs no kernels: one config at a time, without preparation.
+    The defaults suit an evaluator that runs no kernels: one config at a time, without preparation.
     """
 
     @property
@@ -82,7 +82,7 @@ class Evaluator(ABC):
         """Announce a layer, so that its verification program is compiled before `begin_layer`."""
 
     def begin_layer(self, problem: Problem) -> None:  # noqa: B027 - every layer is ready
-        """Make a layer's data, and keep those of earlier layers. Raises DeviceError if the device refuses the layer."""
+        """Make a layer's data; earlier layers' data are kept. Raises DeviceError if the device refuses the layer."""
 
     @abstractmethod
     def compile(self, source: KernelSource) -> Future[Binary]:
@@ -107,7 +107,7 @@ class Evaluator(ABC):
         """Use fresh workers for the next request."""
 
     def close(self) -> None:  # noqa: B027 - nothing to end
-        """End what it has started."""
+        """End the processes that it has started."""
 
 
 def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelSource) -> Future[Binary]:
@@ -155,7 +155,7 @@ class DeviceEvaluator(Evaluator):
         self._pool = CompilePool(jobs, cache, deadline_s=deadlines.compile_s)
         self._workers: list[DeviceWorker] = []
         self._checks: dict[Program, Future[Binary]] = {}
-        """verification programs, most of which are valid for several layers"""
+        """verification programs; most are valid for several layers"""
         try:
             kind = parse_device(devices[0])[0]
             self._pool.start(kind)  # while the devices are opened
@@ -268,7 +268,7 @@ class DeviceEvaluator(Evaluator):
         """Time contenders interleaved on the first device."""
         return self._workers[0].finals(request)
 
-    def beside(
+    def library_finals(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
     ) -> FinalsTimings:
         """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.

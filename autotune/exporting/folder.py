@@ -98,7 +98,7 @@ def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
 
 
 _BOTH = f".{PROVENANCE}"
-"""The provenance while files are renamed: it lists those of both exports."""
+"""The provenance while files are renamed: it lists the files of both exports."""
 
 
 def _replace(new: Path, target: Path, names: Collection[str], own: frozenset[str]) -> None:

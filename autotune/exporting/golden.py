@@ -1,7 +1,7 @@
 """The self-test's golden values: some outputs of a layer in double precision, on data that every machine generates
 alike.
 
-The data are those of `templates/export/selftest.cpp`. It computes outputs itself, all of them if that is quick, and
+`templates/export/selftest.cpp` makes the same data. It computes outputs itself, all of them if that is quick, and
 compares them with the golden values.
 """
 
@@ -26,9 +26,9 @@ SAMPLES = 256  # outputs of each data set, if the self-test's own reference comp
 ALL_SAMPLES = 1024  # the same if only these are compared
 MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
 _UNITS = 3  # the first number of a run-time size that is not divisible by a power of two
-_SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes, of which the largest up to the tuned size is tested
+_SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes; the largest up to the tuned size is tested
 _QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
-_DRAWS, _RANDOM_FLOPS = 8, 5_000_000  # of random run-time sizes, the first of which that take little time are tested
+_DRAWS, _RANDOM_FLOPS = 8, 5_000_000  # of random run-time sizes; the first ones that take little time are tested
 _NEXT_SIZES = 1000  # number of sizes to try
 _OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
 _WARP = 32

@@ -214,7 +214,7 @@ class SelectedKernel:
 def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
     """One kernel for each problem: the fastest that its study admits, in the given order.
 
-    Deterministic kernels come before others, and kernels for a cold cache before those for a hot one, because their
+    Deterministic kernels come before others, and kernels for a cold cache before kernels for a hot one, because their
     times are not comparable. If the study admits none, the one with the strictest accuracy class is chosen.
     """
     best: dict[Problem, SelectedKernel] = {}

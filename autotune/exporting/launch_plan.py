@@ -1,6 +1,6 @@
 """A kernel's launches for any run-time sizes: its family's header with everything folded except these and the device.
 
-The expressions are those that `render` evaluates for some sizes, so an exported library launches what was tuned.
+`render` evaluates the same expressions for some sizes, so an exported library launches the kernels as they were tuned.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Plan:
     """The launches of a kernel as C++ expressions of the run-time sizes and the device."""
 
     locals: tuple[tuple[str, str], ...]
-    """derived values that depend on these, each before those that use it"""
+    """derived values that depend on these, each before the values that use it"""
     device_needs: tuple[Need, ...]
     n_needs: tuple[Need, ...]
     """rules that only matter for larger run-time sizes than the tuned ones: a header's rules exclude overflows for many

@@ -36,18 +36,18 @@ _HOST_FLOPS = (
 
 
 class ProofFailed(AutotuneError):
-    """An exported folder is wrong, or slower than what was tuned."""
+    """An exported folder is wrong, or slower than the tuned kernel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class LibraryTiming:
     """A kernel of the library, timed interleaved with the tuner's own."""
 
     name: str
     own_us: tuple[float, ...]
     """medians of the tuner's kernel, each with weights at other addresses"""
     library_us: tuple[float, ...]
-    """those of the library's, in the same way"""
+    """medians of the library's kernel, in the same way"""
     ratio: float
     """median over rounds of the fastest of the library's divided by the slowest of the tuner's"""
     surely: float
@@ -74,7 +74,7 @@ def _span(us: Sequence[float]) -> str:
     return f"{least:.2f} to {most:.2f}" if most > (1 + ALLOWED) * least else f"{most:.2f}"
 
 
-def beside(name: str, timings: FinalsTimings) -> Beside:
+def library_timing(name: str, timings: FinalsTimings) -> LibraryTiming:
     """Compare the timings of a kernel in the tuner and in the library, each with weights at several addresses."""
     own, library = timings.kernels, timings.libraries
     noise = noise_floor(own[0], timings.again) if timings.again else 0.0
@@ -82,7 +82,7 @@ def beside(name: str, timings: FinalsTimings) -> Beside:
     fastest = min(library, key=lambda timing: timing.median_us)
     low, ratio, _ = paired_ratio(fastest.samples_us, slowest.samples_us)
     own_us, library_us = (tuple(timing.median_us for timing in each) for each in (own, library))
-    return Beside(name, own_us, library_us, ratio, low, max(ALLOWED, noise))
+    return LibraryTiming(name, own_us, library_us, ratio, low, max(ALLOWED, noise))
 
 
 def prove(
@@ -222,17 +222,17 @@ def _on_cuda(
             raise ProofFailed(f"slower than the tuner's own kernel: {'; '.join(map(str, slow))}")
 
 
-def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> Beside:
+def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> LibraryTiming:
     """A kernel of the library, verified for the tuned n, for timing next to the tuner's own."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:
-        timed = evaluator.beside(
+        timed = evaluator.library_finals(
             built.library, kernel.source, compiled.result(), cache=kernel.origin.cache, budget_s=TIMED_S
         )
     except (Rejected, DeviceLost) as error:
         raise ProofFailed(f"{kernel.name}: {error}") from None
-    return beside(kernel.name, timed)
+    return library_timing(kernel.name, timed)
 
 
 def _tested(built: Built, where: str, limit_s: float, kernels: Sequence[str] = ()) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The Python package of an export: the runtime of all operations, and for those of networks their conversion."""
+"""The Python package of an export: the runtime of all operations, and for operations of networks the conversion."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ From Python, with `python` on the path: `autotune_runtime.run` on arrays of CuPy
 `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
 
 RUNTIME = "autotune_runtime"
-"""The package and the header of conv2d's exports; those of another operation are called autotune_NAME."""
+"""The package and the header of conv2d's exports; another operation's are called autotune_NAME."""
 _OLD_NAMES = {
     "autotune_conv2d.h": f"/* This header is now called {RUNTIME}.h; the next version removes the old name. */\n"
     f'#include "{RUNTIME}.h"\n',

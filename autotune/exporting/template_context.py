@@ -184,7 +184,7 @@ def _units(view: KernelContext) -> int:
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
-    """C++ names for these names, distinct from each other and from those of the language and the library."""
+    """C++ names for these names, distinct from each other and from the names of the language and the library."""
     found: list[str] = []
     for name in names:
         base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)

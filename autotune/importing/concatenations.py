@@ -11,7 +11,7 @@ from autotune.autotune_runtime.plain_problems import MOST_TENSORS
 
 
 def split_concatenations(network: Calls) -> Calls:
-    """Let long concatenations along the channels share those of their first tensors, as those of a DenseNet do.
+    """Let long concatenations along the channels share the concatenation of their first tensors, as in a DenseNet.
 
     `convert` does the same to the graph that it runs.
     """

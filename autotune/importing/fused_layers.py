@@ -1,4 +1,4 @@
-"""A network's layers of one operation, such as its convolutions, with what follows them as an epilogue."""
+"""A network's layers of one operation, such as its convolutions, with the operators after them as an epilogue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fused:
     label: str
     problem: Problem
     parts: tuple[str, ...] = ()
-    """what else the kernel computes, in the network's order; of a product, its epilogue says so"""
+    """the other operators that the kernel computes, in the network's order; a product's are in its epilogue"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """FLOPs of all convolutions and matrix products, as far as their sizes are known."""
+        """FLOPs of all convolutions and matrix products of known sizes."""
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property

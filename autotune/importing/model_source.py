@@ -13,7 +13,7 @@ from autotune.importing.onnx_file import read_onnx
 from autotune.importing.torch_archive import NO_PICKLES, read_archive
 from autotune.importing.torch_module import archive_of_source
 
-_ZIP, _PICKLE = b"PK", b"\x80"  # what files begin with
+_ZIP, _PICKLE = b"PK", b"\x80"  # the first bytes of files
 _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FILE.py:NAME"
 
 
@@ -24,7 +24,7 @@ class Request:
     source: str
     """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
     inputs: tuple[tuple[int, ...], ...] = ()
-    """sizes of the network's inputs in order; missing ones are those of the file"""
+    """sizes of the network's inputs in order; missing ones are taken from the file"""
     batches: tuple[int, ...] = ()
     """batch sizes; (): that of the inputs"""
     dtype: str | None = None
@@ -36,7 +36,7 @@ class Request:
 def read_source(request: Request, stage: Callable[[str], None] = lambda _: None) -> tuple[Graph, ...]:
     """A network for each of the batch sizes; `stage` is called when a stage that takes seconds begins.
 
-    Raises ModelError with one line about what is wrong with the source or missing.
+    Raises ModelError with one line that says what is wrong or missing.
     """
     return tuple(_networks(request, stage))
 

@@ -8,7 +8,7 @@ from autotune.autotune_runtime.convolution import Shape, sizes
 from autotune.errors import ModelError
 
 LONGEST_LABEL = 80
-"""Characters of a label: those of real networks are shorter."""
+"""Characters of a label; real networks have shorter ones."""
 
 
 def plain(text: str, longest: int = LONGEST_LABEL) -> str:

@@ -135,7 +135,7 @@ def _grown(model: ModelProto) -> int:
 
 
 def _called(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
-    """Domain and name of each operator, also of those in graphs that an operator has."""
+    """Domain and name of each operator, also in the graphs of operators."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:

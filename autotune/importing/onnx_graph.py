@@ -23,7 +23,7 @@ _CONVOLUTION = re.compile("Conv(?!er)")  # of any domain, such as ONNX Runtime's
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
 _CLOSE = 1e-6  # files have float32 constants
-_PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # what auto_pad may be
+_PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
 _RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
 _SAME = (
     *("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gemm", "Dropout"),
@@ -92,7 +92,7 @@ class GraphReader:
             self._store(tensor.name, tensor)
 
     def calls(self) -> Calls:
-        """The graph's operators, without those that compute constants."""
+        """The graph's operators, without operators that compute constants."""
         images = tuple(each.name for each in self._graph.input if each.name not in self._constants)
         found = tuple(each for node in self._graph.node for each in self._calls(node))
         dense = frozenset(("nchw",))
@@ -142,7 +142,7 @@ class GraphReader:
         yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
 
     def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
-        """The arguments of a convolution of any kind besides its tensors, and why no kernel computes it."""
+        """The arguments of a convolution of any kind except its tensors, and why no kernel computes it."""
         proto = node.proto
         if proto.domain not in _ONNX:
             return {}, f"a {node.kind} of {proto.domain}, which is another operation"
@@ -166,7 +166,7 @@ class GraphReader:
 
 
 def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
-    """PyTorch's name of another operator, empty if it has none, and its arguments besides tensors."""
+    """PyTorch's name of another operator, empty if it has none, and its arguments except tensors."""
     name, given = _NAMES.get(node.kind, ""), dict[str, Argument]()
     match name:
         case "batch_norm":
@@ -199,7 +199,7 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
 
 
 def _label(node: _Node) -> str:
-    """The node's name where it says something, else its filters' without what all filters have."""
+    """The node's name if it says something, else its filters' name without the ending that all filters have."""
     proto = node.proto
     name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
     numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({re.escape(node.kind)})?[._@]?\d*", name, re.IGNORECASE)
@@ -220,7 +220,7 @@ def _inner(proto: NodeProto) -> list[GraphProto]:
 
 
 def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
-    """Convolutions in graphs and in those of their operators."""
+    """Convolutions in graphs and in the graphs of their operators."""
     for graph in graphs:
         for proto in graph.node:
             if _CONVOLUTION.search(proto.op_type):

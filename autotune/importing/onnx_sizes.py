@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""Of inferring sizes and computing with them: each lays open what waited for the round before."""
+"""Of inferring sizes and computing with them: each round makes the sizes known that the next one needs."""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
 ) | {"Add", "Sub", "Mul", "Div"}
-"""Operators on sizes, none of which turns a small tensor into a large one."""
+"""Operators on sizes; none of them turns a small tensor into a large one."""
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
-    """The model, changed, with the sizes of its tensors, as far as they follow from those of its inputs.
+    """The model, changed, with the sizes of its tensors that follow from the sizes of its inputs.
 
     onnx's own inference computes with sizes too, but not through a Cast, for example.
     """
@@ -43,7 +43,7 @@ def with_sizes(model: ModelProto) -> ModelProto:
 
 
 def dims(shape: TensorShapeProto) -> Shape:
-    """The sizes of a tensor as far as they are known."""
+    """The known sizes of a tensor."""
     return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in shape.dim)
 
 

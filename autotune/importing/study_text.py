@@ -30,7 +30,7 @@ class NamedLayer:
     share: float
     """of the FLOPs of the whole network, at its number of images"""
     fused: tuple[str, ...] = ()
-    """what else its kernel computes, if the convolutions differ several alternatives"""
+    """the other operators that its kernel computes; several alternatives if the convolutions differ"""
 
 
 def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:

@@ -1,6 +1,6 @@
 """An archive of `torch.export.save` -> `Graph`. PyTorch is not needed: the graph is read as the JSON that it is.
 
-`torch.export.load` would run what a hostile archive tells it to, in pickles and in the expressions of sizes.
+`torch.export.load` would run code of a hostile archive, from pickles and from the expressions of sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autotune.importing.torch_calls import Exported, Json
 from autotune.importing.torch_sizes import UnsupportedSize, bind_symbols
 
 LARGEST_GRAPH_BYTES = 16 << 20
-"""Of the graph as JSON, which has some 9 KB for a convolution with what belongs to it."""
+"""Of the graph as JSON, which has some 9 KB for a convolution and its tensors."""
 _GRAPHS = ("models/model.json", "serialized_exported_program.json")  # the second up to PyTorch 2.7
 _NO_ARCHIVE = (
     zipfile.BadZipFile,
@@ -35,7 +35,7 @@ _NO_ARCHIVE = (
     RuntimeError,
     EOFError,
 )
-"""What zipfile and its decompressors raise of a file that is none, or damaged."""
+"""The errors of zipfile and its decompressors for a file that is damaged or no archive."""
 NO_PICKLES = (
     "holds pickled Python objects, which could run any code and are not loaded; give a torch.export archive (.pt2), an "
     "ONNX file, or the function that builds the model as my_module.py:build"

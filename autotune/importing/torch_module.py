@@ -32,7 +32,7 @@ def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]], stage: Cal
 
     NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
     runs. Raises ModelError where PyTorch, the module or the name is missing, or the model cannot be built or exported.
-    `stage` is told what is under way, which takes seconds.
+    `stage` is called with each step, because a step takes seconds.
     """
     stage(f"{source}: importing PyTorch and the code")
     try:

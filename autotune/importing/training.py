@@ -1,4 +1,4 @@
-"""The layers of a network -> those of its training: each convolution without what follows it, and its two gradients."""
+"""The layers of a network -> the layers of its training: each convolution without epilogue, and its two gradients."""
 
 from __future__ import annotations
 

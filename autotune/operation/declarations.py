@@ -95,7 +95,7 @@ class Bounds:
     atol: float = 0.0
     """of a tolerance, added to that"""
     nan_propagates: bool = False
-    """whether NaN and infinite inputs must give what they give in the reference"""
+    """whether NaN and infinite inputs must give the reference's outputs"""
 
     def of(self, output: Array | ArrayTemplate) -> Bounds:
         """The bounds of an output, which may have its own tolerance."""
@@ -151,7 +151,7 @@ class Array:
     name: str
     role: Role
     axes: tuple[str, ...]
-    """what each extent is, such as `n` or `c // groups`"""
+    """the expression of each extent, such as `n` or `c // groups`"""
     shape: tuple[int, ...]
     """in storage order, the last axis contiguous"""
     dtype: str
@@ -212,9 +212,9 @@ class ArrayTemplate:
     shapes: Mapping[str, tuple[Bound, ...]]
     """by layout; of no name where the operation has no word for it"""
     type_word: str
-    """the word that says what elements are stored as: dtype, or another word of types"""
+    """the word that names the storage type of elements: dtype, or another word of types"""
     dtypes: Mapping[str, str]
-    """what elements are stored as, by the values of that word"""
+    """storage type of elements, by the values of that word"""
     when: Bound
     fill: Fill
     least: Bound

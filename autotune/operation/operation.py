@@ -38,16 +38,16 @@ from autotune.trial import Value
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
-DATA = "data.py"  # beside it: test data of arrays with `fill = "data"`
-RESERVED = ("packed_w", "workspace", "i")  # what kernels may take besides the arrays and the run-time sizes
+DATA = "data.py"  # next to it: test data of arrays with `fill = "data"`
+RESERVED = ("packed_w", "workspace", "i")  # other arguments of kernels than arrays and run-time sizes
 _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all"` means
-_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, besides arrays
+_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, in addition to arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
     *("runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost", "errors", "independent"),
     "families",
 }
-_NAN = "propagates"  # what [errors] nan may be
+_NAN = "propagates"  # the value of `nan` in [errors]
 _SIMILARITY = ("factors", "differences", "kinds")
 
 
@@ -61,14 +61,14 @@ class Operation:
     text: str
     """the file's"""
     references: tuple[tuple[str, str], ...]
-    """name and text of each reference in the folder, of which one is required, and of data.py; empty for an operation
+    """name and text of each reference in the folder (one is required) and of data.py; empty for an operation
     from a database
     """
     runtime: tuple[str, ...]
     """the sizes that a kernel takes when it is launched, in the order of its C interface"""
     sizes: tuple[Size, ...]
     words: Mapping[str, tuple[str, ...]]
-    """what each enumeration may be; the first is the default"""
+    """the values of each enumeration; the first is the default"""
     parts: tuple[Part, ...]
     derived: tuple[tuple[str, Bound], ...]
     rules: tuple[Rule, ...]
@@ -99,7 +99,7 @@ class Operation:
 
     @property
     def numbers(self) -> frozenset[str]:
-        """Those of them that are numbers, none of which is negative."""
+        """The numbers among them; none is negative."""
         return self.names - self.enumerations.keys()
 
     @property
@@ -203,7 +203,7 @@ class Operation:
                 raise StudyError(why)
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
-        """The arrays of a problem with these names, in the file's order, without those that it does not have."""
+        """The arrays of a problem with these names, in the file's order, without arrays that it does not have."""
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
@@ -367,7 +367,7 @@ class _Reader:
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        """All words of an enumeration of two parts, those in [words] first, and the parts."""
+        """All words of an enumeration of two parts, beginning with the words in [words], and the parts."""
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")

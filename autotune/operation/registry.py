@@ -1,4 +1,4 @@
-"""Find operations: the bundled ones, and those in folders of a user's directories."""
+"""Find operations: the bundled ones, and the operations in folders of a user's directories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def operation(name: str) -> Operation:
 
 
 def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Every operation by name: the bundled ones, then those in folders in `directories`.
+    """Every operation by name: the bundled ones, then the operations in folders of `directories`.
 
     Raises TemplateError for an invalid file, and for a second operation with the same name.
     """
@@ -75,8 +75,10 @@ def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> t
     """
     names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
     own = (name for name in names if name not in _declared_in(shipped("templates")))
-    beside = (Path(str(what)).parent,) if str(what).endswith(".toml") else ()
-    found = {name: folder / name for name in own for folder in (Path(), *beside) if (folder / name / FILE).is_file()}
+    next_to_it = (Path(str(what)).parent,) if str(what).endswith(".toml") else ()
+    found = {
+        name: folder / name for name in own for folder in (Path(), *next_to_it) if (folder / name / FILE).is_file()
+    }
     return tuple(map(read_operation, found.values()))
 
 

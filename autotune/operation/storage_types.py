@@ -1,4 +1,4 @@
-"""The types that arrays are stored as: their C++, their NumPy, what numbers they hold and how they round them."""
+"""The storage types of arrays: their names in C++ and NumPy, their numbers and their rounding."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from autotune.errors import StoreError, TemplateError, ToolchainError
 from autotune.exporting import Exported, export_library
 from autotune.exporting.build import Built, clean, self_test
 from autotune.exporting.kernel import Origin
-from autotune.exporting.proof import ProofFailed, beside, prove
+from autotune.exporting.proof import ProofFailed, library_timing, prove
 from autotune.family.template_files import load_template
 from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem
@@ -392,7 +392,7 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
 def test_as_fast_as_the_tuners_own_kernel(
     library_us: Sequence[float], noise: float, own_us: Sequence[float], words: str
 ) -> None:
-    compared = beside("a.b", timed_beside(own_us, library_us, noise))
+    compared = library_timing("a.b", timed_beside(own_us, library_us, noise))
     assert not compared.too_slow
     assert words in str(compared)
 
@@ -407,14 +407,14 @@ def test_as_fast_as_the_tuners_own_kernel(
     ],
 )
 def test_slower_than_the_tuners_own_kernel(library_us: Sequence[float], noise: float, own_us: Sequence[float]) -> None:
-    assert beside("a.b", timed_beside(own_us, library_us, noise)).too_slow
+    assert library_timing("a.b", timed_beside(own_us, library_us, noise)).too_slow
 
 
 def test_what_may_be_chance_is_not_slower() -> None:
     swinging = dataclasses.replace(timed(104.0), samples_us=(90.0, 104.0, 120.0) * 4)
     own = timed(100.0)
-    assert not beside("a.b", FinalsTimings((own,), (), (swinging,), again=own)).too_slow
-    assert beside("a.b", FinalsTimings((own,), (), (timed(104.0),), again=own)).too_slow
+    assert not library_timing("a.b", FinalsTimings((own,), (), (swinging,), again=own)).too_slow
+    assert library_timing("a.b", FinalsTimings((own,), (), (timed(104.0),), again=own)).too_slow
 
 
 def timed_beside(own_us: Sequence[float], library_us: Sequence[float], noise: float) -> FinalsTimings:

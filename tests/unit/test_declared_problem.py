@@ -305,7 +305,7 @@ def test_a_mistake_in_a_declaration_is_named(tmp_path: Path, old: str, new: str,
         (
             '"rows * inner"',
             '"rows // 9"',
-            "cost.flops is 0: expected at least 1; of what has no arithmetic, such as a copy",
+            "cost.flops is 0: expected at least 1; for an operation without arithmetic, such as a copy",
         ),
         ('reduction = "1"', 'reduction = "10 ** 400"', "cost.reduction is 1000000"),
         ('"rows * inner"', '"2 ** 63"', "cost.flops is 9223372036854775808: expected at most 2^62"),

@@ -203,7 +203,7 @@ class CudaDevice:
         """Events around the passes, which are queued while the device is kept busy before the first event.
 
         Cold: writing over the L2 cache keeps it busy. Hot: the passes run once before. A kernel that spins gives the
-        time to queue what follows.
+        time to queue the next calls.
         """
         try:
             if cold:
