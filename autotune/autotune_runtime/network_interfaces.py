@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .activations import ACTIVATIONS
 from .interface import Interface, InterfaceArray, InterfaceSize
@@ -22,8 +22,16 @@ _WORDS = {
 
 
 def _array(
+    name: str, role: str, *extents: str, optional: bool = False, dtypes: Mapping[str, str] = _STORED
+) -> InterfaceArray:
+    """An array of an operation without layouts."""
+    return InterfaceArray(name, role, {"": extents}, dtypes, optional)
+
+
+def _laid_out(
     name: str, role: str, first: str, second: str, spatial: Sequence[str], *, optional: bool = False
 ) -> InterfaceArray:
+    """An array whose second extent comes last in NHWC."""
     axes = {"nchw": (first, second, *spatial), "nhwc": (first, *spatial, second)}
     return InterfaceArray(name, role, axes, _STORED, optional)
 
@@ -33,11 +41,11 @@ def _interface(
 ) -> Interface:
     """An operation with these sizes, some with a default, the first two extents of its filters, and `more` arrays."""
     arrays = (
-        _array("x", "in", "n", "c", "dhw"[-rank:]),
-        _array("w", "weights", *filters, "trs"[-rank:]),
+        _laid_out("x", "in", "n", "c", "dhw"[-rank:]),
+        _laid_out("w", "weights", *filters, "trs"[-rank:]),
         InterfaceArray("bias", "weights", {"nchw": ("k",), "nhwc": ("k",)}, _STORED, optional=True),
-        _array("y", "out", "n", "k", "opq"[-rank:]),
-        _array("z", "in", "n", "k", "opq"[-rank:], optional=True),
+        _laid_out("y", "out", "n", "k", "opq"[-rank:]),
+        _laid_out("z", "in", "n", "k", "opq"[-rank:], optional=True),
         *more,
     )
     pairs = (size.partition("=") for size in sizes.split())
@@ -57,7 +65,7 @@ n c d=1 h=1 w k t=1 r=1 s
 stride_d=1 stride_h=1 stride_w=1 padding_d=0 padding_h=0 padding_w=0
 output_padding_d=0 output_padding_h=0 output_padding_w=0 dilation_d=1 dilation_h=1 dilation_w=1 groups=1"""
 
-_CACHE = _array("cache", "in", "n", "c", ("cache_d", "h", "w"), optional=True)
+_CACHE = _laid_out("cache", "in", "n", "c", ("cache_d", "h", "w"), optional=True)
 
 CONV_INTERFACES = (
     _interface("conv2d", _OF_CONV2D, 2, ("k", "c // groups")),
@@ -93,15 +101,13 @@ NORM_INTERFACE = Interface(
     ),
     {"dtype": tuple(_STORED), "kind": ("standard", "rms"), "epilogue": tuple(dict.fromkeys(_NORM_EPILOGUES))},
     (
-        InterfaceArray("x", "in", {"": ("n", "pixels", "c")}, _STORED, optional=False),
-        InterfaceArray("weight", "weights", {"": ("c",)}, _STORED, optional=True),
-        InterfaceArray("bias", "weights", {"": ("c",)}, _STORED, optional=True),
-        InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
+        _array("x", "in", "n", "pixels", "c"),
+        _array("weight", "weights", "c", optional=True),
+        _array("bias", "weights", "c", optional=True),
+        _array("y", "out", "n", "pixels", "c"),
     ),
 )
-_TENSORS = tuple(
-    InterfaceArray(f"x{i}", "in", {"": ("n", f"c{i}")}, _STORED, optional=i > 0) for i in range(MOST_TENSORS)
-)
+_TENSORS = tuple(_array(f"x{i}", "in", "n", f"c{i}", optional=i > 0) for i in range(MOST_TENSORS))
 CONCAT_INTERFACE = Interface(
     "concat",
     ("n",),
@@ -112,21 +118,20 @@ CONCAT_INTERFACE = Interface(
     },
     (
         _TENSORS[0],
-        InterfaceArray("weight", "weights", {"": ("c",)}, _FLOATS, optional=True),
-        InterfaceArray("bias", "weights", {"": ("c",)}, _FLOATS, optional=True),
-        InterfaceArray("y", "out", {"": ("n", "c")}, _STORED, optional=False),
+        _array("weight", "weights", "c", optional=True, dtypes=_FLOATS),
+        _array("bias", "weights", "c", optional=True, dtypes=_FLOATS),
+        _array("y", "out", "n", "c"),
         *_TENSORS[1:],
     ),
 )
-_IMAGES = InterfaceArray("x", "in", {"": ("n", "pixels", "c")}, _STORED, optional=False)
+_IMAGES = _array("x", "in", "n", "pixels", "c")
 _OF_IMAGES = tuple(InterfaceSize(name, None) for name in ("n", "pixels", "c"))
-_OF_CHANNELS = {"": ("n", "c")}
 MEAN_INTERFACE = Interface(
     "pixel_mean",
     ("n",),
     _OF_IMAGES,
     {"dtype": tuple(_STORED)},
-    (_IMAGES, InterfaceArray("y", "out", _OF_CHANNELS, _STORED, optional=False)),
+    (_IMAGES, _array("y", "out", "n", "c")),
 )
 GATE_INTERFACE = Interface(
     "gate",
@@ -135,8 +140,8 @@ GATE_INTERFACE = Interface(
     {"dtype": tuple(_STORED)},
     (
         _IMAGES,
-        InterfaceArray("gate", "in", _OF_CHANNELS, _STORED, optional=False),
-        InterfaceArray("y", "out", {"": ("n", "pixels", "c")}, _STORED, optional=False),
+        _array("gate", "in", "n", "c"),
+        _array("y", "out", "n", "pixels", "c"),
     ),
 )
 MAX_POOL_INTERFACE = Interface(
@@ -148,7 +153,7 @@ MAX_POOL_INTERFACE = Interface(
         for name in names.split()
     ),
     {"dtype": tuple(_STORED), "layout": ("nchw", "nhwc")},
-    (_array("x", "in", "n", "c", "hw"), _array("y", "out", "n", "c", "pq")),
+    (_laid_out("x", "in", "n", "c", "hw"), _laid_out("y", "out", "n", "c", "pq")),
 )
 PLAIN_INTERFACES = (NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, GATE_INTERFACE)
 """Operations without filters."""
