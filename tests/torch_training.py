@@ -26,20 +26,18 @@ Rows = list[tuple[str, str, bool]]
 
 
 class Small(nn.Module):
-    """Four convolutions with batch norms: with a bias, with a stride, depthwise, in groups."""
+    """Three convolutions with batch norms: with a bias, with a stride, in groups."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
         self.strided, self.norm2 = nn.Conv2d(8, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16)
-        self.depthwise = nn.Conv2d(16, 16, 3, 2, 1, groups=16, bias=False)
         self.grouped = nn.Conv2d(16, 8, 1, groups=2)
         self.fc = nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.norm1(self.first(x)))
         y = functional.relu(self.norm2(self.strided(y)))
-        y = self.depthwise(y)
         return self.fc(functional.relu(self.grouped(y)).mean((2, 3)))
 
 
@@ -47,6 +45,14 @@ def small() -> Small:
     """The network, the same in each call."""
     torch.manual_seed(3)
     return Small().to(memory_format=torch.channels_last)
+
+
+def pair() -> nn.Sequential:
+    """A depthwise convolution that reads another convolution's output, the same in each call."""
+    torch.manual_seed(3)
+    first, second = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.Conv2d(16, 16, 3, 2, 1, groups=16, bias=False)
+    network = nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    return network.to(memory_format=torch.channels_last)
 
 
 def batch(step: int = 0, n: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
@@ -204,6 +210,20 @@ def compiled(library: str) -> tuple[float, list[str], float]:
         run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
         second = apart(gradients(network, run), exact())
     return first, lines, second
+
+
+def of_pair(library: str) -> tuple[Rows, float, float]:
+    """The rows of its report, and the differences of gradients from float64, converted and by the backend."""
+    torch.compiler.reset()
+    made, report = convert_small(library, pair())
+    rows = [(row.layer, row.kernel.partition(".")[0], row.swapped) for row in report.rows]
+    network, double = pair(), pair().double()
+    options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "rest": "aot_eager", "training": True}
+    run = torch.compile(network, backend=autotune, options=options, fullgraph=True)
+    x, classes = batch()
+    functional.cross_entropy(double(x.double()), classes).backward()
+    expected = {name: each.grad for name, each in double.named_parameters()}
+    return rows, apart(gradients(made), expected), apart(gradients(network, run), expected)
 
 
 def under_autocast(library: str) -> tuple[list[bool], set[torch.dtype], float, float]:
