@@ -23,31 +23,36 @@ struct CollectiveEpilogueNchw {
         }
         __syncwarp();
     }
-    // Stores a run of at most LONGEST outputs of the warp's channels, from `channel` on. `first` is where the run begins in channel 0 of y. Whole
-    // lines of 32 outputs are stored, wherever in a line the run begins: partial sectors cost as much as several whole ones.
-    template <int LONGEST>
-    __device__ __forceinline__ static void store_run(const float* staged, float* __restrict__ y, [[maybe_unused]] const float* __restrict__ z,
-                                                     const float* __restrict__ bias, int channel, long long first, int count, int lane) {
+    // Stores `count` outputs, at most LONGEST, that are STEP apart in y, the first one at `begin`; sum(i) is the i-th one's. Whole lines of 32 outputs
+    // are stored, wherever in a line the first one lies: partial sectors cost as much as several whole ones.
+    template <int LONGEST, int STEP = 1, class Sum>
+    __device__ __forceinline__ static void store_line(float* __restrict__ y, [[maybe_unused]] const float* __restrict__ z, float bias, long long begin,
+                                                      int count, int lane, const Sum& sum) {
         constexpr int LINE = 32, LINES = (LONGEST + LINE - 2) / LINE + 1;
+        const int first = lane - static_cast<int>(begin % LINE);
+#pragma unroll
+        for (int line = 0; line < LINES; ++line) {
+            const int i = first + line * LINE;
+            if (i < 0 || i >= count) continue;
+            const long long at = begin + i * STEP;
+            if constexpr (EPILOGUE::HAS_RESIDUAL) {
+                y[at] = finish<EPILOGUE>(sum(i), bias, z[at]);
+            } else {
+                y[at] = finish<EPILOGUE>(sum(i), bias);
+            }
+        }
+    }
+    // Stores a run of at most LONGEST outputs of the warp's channels, from `channel` on. `first` is where the run begins in channel 0 of y.
+    template <int LONGEST>
+    __device__ __forceinline__ static void store_run(const float* staged, float* __restrict__ y, const float* __restrict__ z, const float* __restrict__ bias,
+                                                     int channel, long long first, int count, int lane) {
         float own_bias = 0.0f;  // of channel `lane`
         if (EPILOGUE::HAS_BIAS && channel + lane % 16 < CHANNELS) own_bias = bias[channel + lane % 16];
 #pragma unroll 2
         for (int i = 0; i < 16; ++i) {
             if (channel + i >= CHANNELS) break;
-            const long long begin = first + (channel + i) * PLANE;
             const float channel_bias = EPILOGUE::HAS_BIAS ? __shfl_sync(0xffffffffu, own_bias, i) : 0.0f;
-            const int column = lane - static_cast<int>(begin % LINE);
-#pragma unroll
-            for (int line = 0; line < LINES; ++line) {
-                const int at = column + line * LINE;
-                if (at < 0 || at >= count) continue;
-                const float sum = staged[i * PITCH + at];
-                if constexpr (EPILOGUE::HAS_RESIDUAL) {
-                    y[begin + at] = finish<EPILOGUE>(sum, channel_bias, z[begin + at]);
-                } else {
-                    y[begin + at] = finish<EPILOGUE>(sum, channel_bias);
-                }
-            }
+            store_line<LONGEST>(y, z, channel_bias, first + (channel + i) * PLANE, count, lane, [&](int at) { return staged[i * PITCH + at]; });
         }
     }
 };

@@ -87,3 +87,46 @@ FAULTS = {
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
     values = {**BASE, "tile_n": 128, "window_rows": 4, "epilogue_subtiles": 2}
     assert refuses_changed(NAME, WIDE, values, FAULTS[what], host)
+
+
+PHASES = "conv_transpose_phases_sm90"
+PHASED: dict[str, int | str] = {
+    "tile_m": 64,
+    "tile_n": 64,
+    "schedule": "pingpong",
+    "joined": "columns",
+    "epilogue_subtiles": 2,
+}
+UPSAMPLED = make_problem(
+    operation("conv_transpose"),
+    {"n": 3, "c": 36, "h": 5, "w": 20, "k": 21, "r": 3, "s": 4, "stride_h": 2, "stride_w": 3, "padding_h": 1}
+    | {"padding_w": 1, "epilogue": "bias_add_relu", "layout": "nchw"},
+)
+"""Rows of three phases, 21 output channels of which fill 63 rows of an MMA."""
+DILATED = make_problem(
+    operation("conv_transpose"),
+    {"n": 2, "c": 12, "d": 3, "h": 4, "w": 9, "k": 40, "t": 3, "r": 3, "s": 3, "groups": 2, "stride_d": 2}
+    | {"stride_h": 2, "stride_w": 2, "padding_d": 1, "padding_w": 1, "dilation_d": 2, "dilation_w": 2}
+    | {"layout": "nchw", "epilogue": "bias"},
+)
+"""Phases without taps; groups that are multiplied as one."""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (UPSAMPLED, {}),
+        *long_run(
+            (UPSAMPLED, {"joined": "all", "tile_m": 128, "tile_n": 48, "epilogue_subtiles": 1}),
+            (UPSAMPLED, {"joined": "none", "schedule": "cooperative"}),
+            (DILATED, {}),
+            (DILATED, {"joined": "all", "schedule": "cooperative", "epilogue_subtiles": 1}),
+            (DILATED, {"joined": "none", "tile_m": 192, "schedule": "cooperative"}),
+        ),
+    ],
+)
+def test_phases_are_stored_between_each_other(
+    problem: Problem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    verify(PHASES, problem, {**PHASED, **values}, checked)
