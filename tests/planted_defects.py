@@ -130,6 +130,7 @@ class Defect:
     host: tuple[str, ...] = SEEN
     """empty: whether `host` sees it depends on how two blocks on two cores meet, or it does not"""
     checked: tuple[str, ...] = (*SEEN, "runtime/race", "runtime/unwritten")
+    """empty: only `host` sees it"""
 
 
 _POOL_STORED = "stored.at[j] = from_float<T>(outputs[p][q][j]);"
@@ -386,6 +387,26 @@ _DEFECTS = (
         ((_NEW_STORE, f"if (at < elements && to_float(y[at]) != 0.0f) y[at] = from_float<T>({_NEW_SUM});"),),
         host=(),
         checked=("runtime/unwritten",),
+    ),
+    Defect(
+        1,
+        "new-op",
+        "adds an integer that nothing has set",
+        (
+            ("#pragma unroll", "    int added;\n#pragma unroll"),
+            (_NEW_STORE, f"if (at < elements) y[at] = from_float<T>({_NEW_SUM} + added);"),
+        ),
+        checked=(),
+    ),
+    Defect(
+        1,
+        "new-op",
+        "maximum with a variable that nothing has set",
+        (
+            ("#pragma unroll", "    float least;\n#pragma unroll"),
+            (_NEW_STORE, f"if (at < elements) y[at] = from_float<T>(fmaxf(least, {_NEW_SUM}));"),
+        ),
+        host=(),
     ),
     # 2: warps of a block, and shared memory that is too small
     Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),

@@ -39,8 +39,11 @@ GCC_ONLY = (
 CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
 """nvcc's assumptions: fused multiply-adds, reinterpreted memory, no errno."""
-FLAGS = ("-O3", "-march=native", "-fwrapv", *SEMANTICS)
+UNSET = "-ftrivial-auto-var-init="
+"""What variables hold that nothing has set: `pattern`, large negative numbers, which a maximum hides, or `zero`."""
+FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", *SEMANTICS)
 CHECK_FLAGS = (
+    f"{UNSET}zero",
     *("-O1", "-g1", "-march=native", *SEMANTICS),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-DAUTOTUNE_CHECKED"),
     "-Wl," + ",".join(f"--wrap=__asan_{verb}{size}" for verb in ("load", "store") for size in (1, 2, 4, 8, 16, "N")),

@@ -94,7 +94,7 @@ def test_defect_is_caught_on_the_host(name: str, tmp_path: Path, host: DeviceEva
     assert found in defect.host, message
 
 
-@pytest.mark.parametrize("name", every(6, DEFECTS))
+@pytest.mark.parametrize("name", every(6, [name for name, defect in DEFECTS.items() if defect.checked]))
 def test_defect_is_caught_on_host_check(name: str, tmp_path: Path, checked: DeviceEvaluator) -> None:
     defect = DEFECTS[name]
     found, message = ending(KERNELS[defect.kernel], defect.edits, tmp_path, checked)
