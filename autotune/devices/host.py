@@ -237,8 +237,8 @@ class HostDevice:
             runtime = problem.operation.leading
             advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do, tune it on a GPU"
             raise DeviceError(
-                f"host: {problem}: a plain kernel would take about {item_s * size:.0f} s a launch on this CPU, "
-                f"more than {LAUNCH_BUDGET_S:.0f} s; {advice}"
+                f"host: {problem}: its {problem.flops:.2g} FLOP would take a plain kernel about {item_s * size:.0f} s "
+                f"on this CPU, more than {LAUNCH_BUDGET_S:.0f} s; {advice}"
             )
 
     def allocate(self, size_bytes: int) -> int:
