@@ -28,7 +28,7 @@ def fast_attention(network: nn.Module) -> Iterator[None]:
 
 
 def _is_plain(part: nn.MultiheadAttention) -> bool:
-    """Whether a part is one that PyTorch's fast path computes."""
+    """Whether PyTorch's fast path computes a part."""
     return part.batch_first and part._qkv_same_embed_dim and part.bias_k is None and not part.add_zero_attn
 
 
@@ -42,7 +42,7 @@ def _attend(
     attn_mask: Tensor | None = None,
     **others: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """What `part` computes: attention of query, key and value [N, T, C], and its weights if they are needed."""
+    """The function of `part`: attention of query, key and value [N, T, C], and its weights if they are needed."""
     masked = key_padding_mask is not None or attn_mask is not None
     if query is not key or key is not value or query.dim() != 3 or masked or need_weights:
         return nn.MultiheadAttention.forward(

@@ -59,7 +59,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a race may take. Most of its time goes to the passes, each with arrays and a kernel of its own."""
+    """The length of a race. Most of its time goes to the passes, each with arrays and a kernel of its own."""
 
     rounds: int
     """the result is their median"""

@@ -109,7 +109,7 @@ class Convolution(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its filters are."""
+        """The device of its filters."""
         return self.weight.device
 
     def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
@@ -117,7 +117,7 @@ class Convolution(nn.Module):
         return TunedConvolution(self, replace(self.problem, epilogue=epilogue), library)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The text that `print` shows."""
         of = self.problem.geometry
         kind = "transposed, " if of.transposed else ""
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
@@ -243,7 +243,7 @@ class TunedConvolution(Convolution):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The text that `print` shows."""
         return f"{super().extra_repr()}, tuned for {self.problem.geometry.layout}, epilogue {self.problem.epilogue}"
 
 

@@ -109,7 +109,7 @@ FILTERS = Operator(FILTER_GRADIENT_INTERFACE, "filter_gradient", _filters_by_pyt
 
 
 class _Context(Protocol):
-    """What PyTorch keeps from a forward pass for its backward pass."""
+    """The tensors that PyTorch keeps from a forward pass for its backward pass."""
 
     needs_input_grad: tuple[bool, ...]
     """of the images, the parameter, the stored filters and the bias"""

@@ -144,7 +144,7 @@ class Plain(nn.Module):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """The text that `print` shows."""
         of = self.problem
         return ", ".join((*filter(None, of.shapes), *map(str, of.arguments.values())))
 

@@ -43,14 +43,14 @@ class Value:
         return tree_unflatten(leaves, self.spec)
 
     def kind(self, tensors: Sequence[Tensor]) -> Hashable:
-        """What two calls have in common whose graph is the same."""
+        """A key that is equal for calls with the same graph."""
         types = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
         return repr(self.spec), tuple(map(repr, self.leaves)), self.places, types
 
 
 @dataclass(slots=True)
 class Made:
-    """What a call makes: the outputs and the arguments, without tensors."""
+    """The outputs and the arguments of a call, without their tensors."""
 
     value: Value | None = None
 

@@ -268,8 +268,9 @@ def serves(
 
 
 def tf32_is_allowed(*, linear: bool = False) -> bool:
-    """Whether PyTorch may use TF32 for convolutions, or for linear layers; after its newer switches were used the older
-    ones cannot be read.
+    """Whether PyTorch may use TF32 for convolutions, or for linear layers.
+
+    After its newer switches were used, the older ones cannot be read.
     """
     older, newer = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
     if linear:

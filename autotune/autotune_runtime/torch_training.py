@@ -123,7 +123,7 @@ def train(
 
 
 class _Trained(nn.Module):
-    """What a convolution's module becomes."""
+    """The module that replaces a convolution's module."""
 
     layer: TrainedLayer
 
@@ -276,7 +276,7 @@ def _problems(sites: Iterable[Site]) -> dict[LayerProblem | FilterGradient, str]
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """What a convolution and its gradients read."""
+    """The tensors that a convolution and its gradients read."""
 
     x: Tensor
     stored: Tensor

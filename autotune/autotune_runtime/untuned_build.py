@@ -136,7 +136,7 @@ class UntunedBuild:
 
 
 def _stamps(*paths: str) -> Iterator[str]:
-    """What changes when one of these files does."""
+    """A value that changes when one of these files changes."""
     for path in map(Path, paths):
         if path.is_file() and (status := path.stat()).st_size:  # a write-ahead log is empty while nobody writes
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"

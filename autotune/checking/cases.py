@@ -118,7 +118,7 @@ class Case:
 
 
 class CasePlan:
-    """What a check of one family runs, and which pairs of values there are.
+    """The cases of a check of one family, and the pairs of values that they cover.
 
     `layers` are a user's own, instead of derived problems, and `narrowed` the only values of parameters. Raises
     TemplateError when there is nothing to run.

@@ -35,7 +35,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of a check that has ended."""
+    """The coverage of a check that has ended."""
 
     features: Share
     """pairs of features of the problems"""

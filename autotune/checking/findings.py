@@ -81,7 +81,7 @@ def findings(log: str) -> tuple[Finding, ...]:
 
 
 def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequence[FalseAlarm] = KNOWN) -> str:
-    """Why a finding in a kernel's text is known to be wrong; empty where it is not."""
+    """Why a finding in a kernel's text is known to be wrong; empty if it is not."""
     code = text.split("\n")
     named = ["\n".join(code[line - 1 : line + _NEIGHBOURS]) for line in dict.fromkeys(found.lines)]
     for alarm in known:

@@ -56,7 +56,7 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
 def large_for_a_cpu(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo
 ) -> Iterator[tuple[BoundTemplate, Config]]:
-    """Of these, what a CPU runs soonest with arrays of more elements than a float counts, and with more units of the
+    """The fastest of these on a CPU with arrays of more elements than a float counts, and with more units of the
     run-time size than 16 bits hold; nothing if all take long.
     """
     beyond_24_bits = _soonest(tried, device, 0, lambda problem: _size(problem, _CPU_BEYOND))

@@ -24,7 +24,7 @@ _CHUNK = 4096  # rows whose gains are computed together; bounds the memory
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much of something was covered."""
+    """A count of covered things and their total."""
 
     covered: int
     feasible: int
@@ -142,7 +142,7 @@ class Covering:
         return one, other
 
     def values(self, factor: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Of each value of a factor whether it is feasible, and whether it is covered."""
+        """For each value of a factor, whether it is feasible and whether it is covered."""
         own = np.arange(self._first[factor], self._first[factor + 1])
         return self._feasible[own, own], self._covered[own, own]
 

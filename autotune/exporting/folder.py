@@ -143,7 +143,7 @@ class _Earlier:
             raise StoreError(f"{', '.join(edited)}: {why}")
 
     def _in_the_way(self, name: str) -> str | None:
-        """What is in the place of a file, or of a folder above it."""
+        """A path that blocks a file: the file's own, or a path above it that is not a folder; None if there is none."""
         for parent in reversed(PurePath(name).parents[:-1]):
             if os.path.lexists(self.target / parent) and not _is_folder(self.target / parent):
                 return str(parent)

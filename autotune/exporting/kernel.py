@@ -23,7 +23,7 @@ from autotune.trial import ACCURACY_CLASSES
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a kernel comes from: its layer and device, and how it was measured."""
+    """The origin of a kernel: its layer and device, and how it was measured."""
 
     study: str
     layer: str

@@ -51,7 +51,7 @@ class Rule:
         return value <= self.limit if self.limit is not None else bool(value)
 
     def violated(self, names: Mapping[str, Value]) -> str:
-        """What is wrong; empty if the rule holds."""
+        """The error; empty if the rule holds."""
         if self.limit is None:
             return "" if self.holds.integer(names) else self.reason
         value = self.holds.integer(names)

@@ -76,7 +76,7 @@ class BoundTemplate:
 
     @cached_property
     def body(self) -> Body:
-        """What renders the family's text."""
+        """The renderer of the family's text."""
         return compile_body(self.template.text)
 
     @cached_property

@@ -27,7 +27,7 @@ MOST_INCLUDED = 256
 KEPT = 64
 """Number of families whose parsed text a process caches, and of included files whose definitions it does."""
 MARK = "\ue000%s\ue001"
-"""What `source_map` puts at the end of a line: where it comes from, between two characters that no program contains."""
+"""The end of a line that `source_map` adds: the line's origin, between two characters that no program contains."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"

@@ -71,7 +71,7 @@ class Findings:
 
     @property
     def count(self) -> int:
-        """How many of the operation there are, of all kinds."""
+        """The number of the operation's layers, of all kinds."""
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 

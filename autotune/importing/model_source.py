@@ -57,7 +57,7 @@ def _networks(request: Request, stage: Callable[[str], None]) -> Iterator[Graph]
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a source is a file with a model. Raises ModelError where it is nothing at all."""
+    """Whether a source is a file with a model. Raises ModelError if it is neither a file nor code."""
     where, colon, name = str(path).rpartition(":")
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; expected {_KINDS}")

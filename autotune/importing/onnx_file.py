@@ -192,7 +192,7 @@ def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
 
 
 def _is_weight(tensor: TensorProto) -> bool:
-    """Whether a tensor's values are not looked at: there are many, or they are in a file of their own."""
+    """Whether to skip a tensor's values, because there are many or they are in a file of their own."""
     return math.prod(tensor.dims) > _LARGE or bool(tensor.data_location == tensor.EXTERNAL)
 
 

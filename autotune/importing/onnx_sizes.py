@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""Of inferring sizes and computing with them: each round makes the sizes known that the next one needs."""
+"""Rounds of inferring sizes and computing with them: each round makes the sizes known that the next one needs."""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")

@@ -61,7 +61,7 @@ def study_text(
 
 
 def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings]) -> Iterator[str]:
-    """How much of a network the study covers, a line for each batch size."""
+    """The share of a network that the study covers, a line for each batch size."""
     for network, each in zip(networks, found, strict=True):
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
         known = " known" if any(left.flops is None for left in each.left_out) else ""
@@ -70,7 +70,7 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
 
 
 def fused_parts(found: Findings) -> str:
-    """What the layers' kernels compute in addition, with how many do; empty if nothing."""
+    """The operators that are fused into the layers, each with its number of layers; empty if there are none."""
     counts = Counter(part for each in found.fused for part in each.parts)
     return ", ".join(f"{part} ({count})" for part, count in counts.items())
 

@@ -22,7 +22,7 @@ from autotune.importing.torch_calls import Exported, Json
 from autotune.importing.torch_sizes import UnsupportedSize, bind_symbols
 
 LARGEST_GRAPH_BYTES = 16 << 20
-"""Of the graph as JSON, which has some 9 KB for a convolution and its tensors."""
+"""Largest graph as JSON, which has some 9 KB for a convolution and its tensors."""
 _GRAPHS = ("models/model.json", "serialized_exported_program.json")  # the second up to PyTorch 2.7
 _NO_ARCHIVE = (
     zipfile.BadZipFile,

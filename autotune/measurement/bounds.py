@@ -76,7 +76,7 @@ def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
 
 
 def too_loose(source: KernelSource) -> str:
-    """What is wrong with a header's `error_factor` that lets wrong kernels pass; empty if it does not.
+    """The error of a header's `error_factor` that lets wrong kernels pass; empty if it does not.
 
     The magnitudes of L terms of random signs are some sqrt(L) times the output.
     """

@@ -78,7 +78,7 @@ class DataMaker:
         return data
 
     def _check_units(self, data: DataSet) -> None:
-        """Of the first outputs of a reference."""
+        """Check the error units of the reference's first outputs."""
         for output in self.problem.with_runtime(data.period).outputs:
             some = min(output.elements, _LOOKED_AT)
             values, units = map(self.device.read, data.references[output.name], (8 * some, 8 * some))

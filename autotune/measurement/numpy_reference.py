@@ -50,7 +50,7 @@ _FLOPS_PER_S = 1e5  # of loops in Python, on a busy machine
 
 
 def in_numpy(declared: Operation) -> bool:
-    """Whether the operation's reference is one of numpy. Raises TemplateError where it has none, or two."""
+    """Whether the operation's reference uses NumPy. Raises TemplateError if it has no reference, or two."""
     return _reference(declared)[0] == NUMPY_REFERENCE
 
 
@@ -89,7 +89,7 @@ class Expected:
 
 
 class _Names(SimpleNamespace):
-    """What a reference sees of the problem."""
+    """The problem as a reference sees it."""
 
     def __getattr__(self, name: str) -> object:
         """Raise the error for an unknown name."""
@@ -121,7 +121,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
 
 
 def _given(array: Array | None, values: Doubles | None) -> Doubles | float | None:
-    """What the function gets: a scalar's number, an array's elements in its shape, None if the problem has no array.
+    """An argument of the function: a scalar's number, an array's elements in its shape, None if the problem lacks it.
 
     They are not to be written to: the magnitudes of what is changed in place would be too large, unnoticed.
     """
@@ -154,7 +154,7 @@ def _within(limit_s: float) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Where in the reference an error came up."""
+    """The line of the reference that raised an error."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -175,7 +175,7 @@ def _kind(found: object) -> str:
 
 
 def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -> Expected:
-    """What the function gave for one output."""
+    """The function's result for one output."""
     declared, most = problem.operation, float(problem.reduction)
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
@@ -205,7 +205,7 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
 
 
 def _checked(part: object, output: Array, declared: Operation, what: str = "", *, finite: bool = True) -> Doubles:
-    """What was given as an output or its magnitudes, as doubles of the declared shape, each a number if `finite`."""
+    """The result for an output or its magnitudes, as doubles of the declared shape, each a number if `finite`."""
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)

@@ -171,7 +171,7 @@ def _own(name: str) -> str:
 
 
 def error_unit(bounds: Bounds) -> str:
-    """Of an output of the reference, in C++."""
+    """The unit of an output's error, in C++."""
     if bounds.model == "tolerance":
         return f"({bounds.atol!r} + {bounds.rtol!r} * fabs((exact).value))"
     return "((exact).magnitude)"
