@@ -63,6 +63,12 @@ def whole(network: str, minutes: int, *, n: int = 64) -> Figure:
     return Figure(f"{network}-network", "pytorch.md", minutes, (command,))
 
 
+def untuned(network: str, options: str = "", *, n: int, page: str = "pytorch.md", front: bool = False) -> Figure:
+    """A network in PyTorch with the kernels that `convert` chooses without tuning."""
+    command = f"tests.benchmarks.networks {{folder}} {network} --n {n} --untuned{options}"
+    return Figure(f"{network}-untuned", page, 3, (command,), front)
+
+
 def ladder(report: str) -> Figure:
     """The kernels of a source report, timed and profiled."""
     command = f"autotune ladder reports/{report} --profile --db {{folder}}/figures.db"
@@ -101,12 +107,18 @@ FIGURES = (
     tuned("resnet50-fp32-class", 3, pages="kernels.md"),
     *map(ladder, ("000", "001", "002", "003", "004")),
     *(whole(name, 4) for name in ("resnet18", "resnet50", "efficientnet_b0", "convnext_tiny", "densenet121")),
-    Figure(
-        "flux_decoder-network",
-        "networks.md",
-        2,
-        ("tests.benchmarks.networks {folder} flux_decoder --n 1 --dtype bfloat16 --untuned",),
+    untuned("densenet121", n=64, front=True),
+    untuned(
+        "wan_decoder",
+        " --dtype bfloat16 --without compiled --without 'converted, compiled'",
+        n=1,
+        page="networks.md",
+        front=True,
     ),
+    untuned("flux_decoder", " --dtype bfloat16", n=1, page="networks.md"),
+    *(untuned(name, n=64) for name in ("convnext_tiny", "efficientnet_b0")),
+    *(untuned(name, n=32) for name in ("regnet_y_1_6gf", "vit_b_16")),
+    untuned("unet", n=4),
 )
 
 

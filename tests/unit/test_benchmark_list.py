@@ -33,6 +33,12 @@ def test_the_list_shows_only_the_figures_that_are_named(capsys: pytest.CaptureFi
     assert "    python -m autotune tune lenet-k5 --db FOLDER/figures.db --baseline cudnn" in lines
 
 
+def test_results_md_has_the_minutes_of_the_list() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    together = [sum(figure.minutes for figure in FIGURES if figure.front or not front) for front in (True, False)]
+    assert [int(minutes) for minutes in re.findall(r"in\s(\d+)\sminutes", page)] == together
+
+
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["resnet5"])
