@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +13,8 @@ from autotune.cli.options import DATABASE, FilterOptions, filter_options, studie
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
 from autotune.columns import Cells, Column, Items, key_columns
 from autotune.errors import StoreError
-from autotune.toml_table import LARGEST, is_whole
+from autotune.toml_table import LARGEST
 from autotune.trial import Outcome
-
-if TYPE_CHECKING:
-    from autotune.store import Store
 
 _TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
 
@@ -84,22 +80,25 @@ def trials(
 
 
 @click.command("show")
-@click.argument("what", metavar="STUDY.LAYER|ID", shell_complete=studies_and_layers)
-@click.argument("number", metavar="[NUMBER]", type=click.IntRange(0, LARGEST), required=False)
+@click.argument("what", metavar="LAYER", shell_complete=studies_and_layers)
+@click.argument("number", type=click.IntRange(0, LARGEST))
 @DATABASE
 @format_options
-def show_trial(what: str, number: int | None, db: str, style: str | None) -> None:
+def show_trial(what: str, number: int, db: str, style: str | None) -> None:
     """Show everything about one trial: config, samples, device.
 
-    Give a layer and the NUMBER that `autotune trials` lists, or the ID that is `trial_id` in `autotune query`. If
-    several devices or measurement modes have a trial of this number, all of them are shown. `autotune source LAYER
-    --trial N` prints the kernel.
+    NUMBER is the trial's number in `autotune trials`. If several devices or measurement modes have a trial of this
+    number, all of them are shown. `autotune source LAYER --trial N` prints the kernel.
     """
+    from autotune.analysis.trial_rows import trial_rows
     from autotune.store import Store
 
     name = name_of(what)
     with Store(db, create=False) as store:
-        shown = _named_trials(store, name or what, number, db)
+        rows = store.results.list(name, number=number)
+        if not rows:
+            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
+        shown = list(trial_rows(store, rows))
         if style is not None:
             show(shown, _SHOW_COLUMNS, style)
             return
@@ -109,23 +108,6 @@ def show_trial(what: str, number: int | None, db: str, style: str | None) -> Non
 
 
 _EMPTY = (None, "")
-
-
-def _named_trials(store: Store, what: str, number: int | None, db: str) -> list[Cells]:
-    """The named trials. Raises StoreError if there are none."""
-    from autotune.analysis.trial_rows import trial_rows
-
-    if number is not None:
-        rows = store.results.list(what, number=number)
-        if not rows:
-            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
-    else:
-        if not is_whole(what, 0, LARGEST):
-            raise click.UsageError(f"{what}: give the NUMBER of its trial, too; `autotune trials {what}` lists them")
-        rows = store.results.by_id(int(what))
-        if not rows:
-            raise StoreError(f"{db}: no trial has the id {what}; `autotune query` has them as trial_id in `results`")
-    return list(trial_rows(store, rows))
 
 
 def _samples(one: Cells) -> Items | None:

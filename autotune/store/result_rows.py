@@ -67,11 +67,6 @@ class ResultStore:
             places = trial_places(connection, what, self.database.shown, generations)
             return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort))
 
-    def by_id(self, trial_id: int) -> tuple[Result, ...]:
-        """The row of a trial's id; None if there is no such trial of a layer."""
-        with self.database.read() as connection:
-            return rows(connection, LISTED, listed(None, trial_id=trial_id))
-
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
         """The best kernels of both sides, paired, in the order of the first side; those of the second side alone come
         last.
@@ -163,7 +158,6 @@ def trial_places(
 def listed(
     places: list[tuple[int, int]] | None,
     *,
-    trial_id: int | None = None,
     number: int | None = None,
     outcome: str | None = None,
     kind: str | None = None,
@@ -176,7 +170,6 @@ def listed(
         one_of("outcome", outcome, tuple(Outcome))
     return {
         "places": None if places is None else json.dumps(places),
-        "trial_id": trial_id,
         "number": number,
         "outcome": outcome,
         "kind": kind,

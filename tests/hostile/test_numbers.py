@@ -13,7 +13,7 @@ from .attack import attacked
 
 DIGITS = "9" * 5000
 ASKS = (
-    ("show", DIGITS),
+    ("show", "small.one", DIGITS),
     ("sanitize", "--n", f"1,{DIGITS}"),
     ("export", "small", "--out", "out", "--arch", DIGITS),
     ("tune", "small.toml", "--family-dir", "families", "--cluster", f"local:{DIGITS}"),

@@ -153,7 +153,6 @@ _POSITION = """\
 _LISTED = f"""\
 {_OF_TRIALS}
 WHERE tuning_targets.kind = 'layer'
-    AND (:trial_id IS NULL OR trials.id = :trial_id)
     AND (:number IS NULL OR trials.number = :number)
     AND (:outcome IS NULL OR outcome = :outcome)
     AND (:kind IS NULL OR devices.kind = :kind)
