@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from autotune.api.terms import in_arguments
 from autotune.devices.backends import KINDS, parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, StoreError, StudyError
-from autotune.problem import Problem
+from autotune.problem import Layer, Problem, as_conv2d
 from autotune.study import Study
 
 if TYPE_CHECKING:
@@ -94,3 +94,26 @@ def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
         return Dispatcher.from_json(made.document)
     except StudyError as error:
         raise StoreError(f"{store.path}: a stored dispatcher cannot be read ({error}); build it again") from error
+
+
+def latest_dispatchers(
+    store: Store, layers: Iterable[Layer], devices: Sequence[DeviceInfo] | None = None, study: str | None = None
+) -> list[DispatcherRow]:
+    """The latest dispatcher of each of these devices, or of every device, made of all layers of a study, newest first.
+
+    `layers` are the layers in question. Raises StoreError if there is no dispatcher, StudyError for other operations.
+    """
+    for layer in layers:
+        as_conv2d(layer.problem, "a dispatcher")
+    on = None if devices is None else {info.identity for info in devices}
+    latest: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
+    for row in store.dispatchers.list(study):
+        if not row.held_out and (on is None or row.device.identity in on):
+            latest.setdefault(row.device.identity, row)
+    if not latest:
+        where = f" on {', '.join(info.name for info in devices)}" if devices else ""
+        raise StoreError(
+            f"{store.path}: no dispatcher was made{where} of all layers of {study or 'a study'}; "
+            "run `autotune dispatch STUDY` first"
+        )
+    return list(latest.values())

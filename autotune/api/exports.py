@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.analysis.networks import stored_study
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.answers import devices_asked, dispatcher_of
+from autotune.api.answers import devices_asked, dispatcher_of, latest_dispatchers
 from autotune.api.device_names import Say, binary_cache, first_gpu
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
@@ -29,7 +29,6 @@ from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_recorded_templates, load_templates
-from autotune.problem import as_conv2d
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study, distinct_layers, operations_of
 
@@ -170,9 +169,8 @@ def write_export(
     name = name_of(what) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, request.device, say=say)
-        on = None if devices is None else {info.identity for info in devices}
         check_layer_names(request.layers, store.studies.layers(name), name, db)
-        selected = _selected(store, name, db, request, lambda info: on is None or info.identity in on)
+        selected = _selected(store, name, db, request, devices)
         if not selected.rows:
             why = f" with {request}; leave that out, or" if str(request) else ";"
             raise StoreError(f"{db}: no kernel of {name} to export{why} {store.best.advice(name)}")
@@ -217,13 +215,15 @@ def _write_untuned(
     return WrittenExport(exported, untuned.left_out, families, untuned.origins)
 
 
-def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> _Selection:
-    """The kernels on devices for which `on` is true."""
+def _selected(
+    store: Store, what: str, db: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None
+) -> _Selection:
+    """The kernels on these devices; None: on any."""
     if request.dispatcher:
-        made = _dispatcher(store, what, db, on)
+        made = latest_dispatchers(store, [row.layer for row in store.studies.layers(what)], devices, what)[0]
         dispatcher = dispatcher_of(store, made)
         return _dispatched(store, made, dispatcher, request.layers)
-    rows = _best(store, what, request, on)
+    rows = _best(store, what, request, devices)
     rows = _fastest(rows, ADMITTED[request.admit]) if request.admit else rows
     wanted = {
         row.name
@@ -234,11 +234,17 @@ def _selected(store: Store, what: str, db: str, request: ExportRequest, on: Call
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"no such kernel in {db}"))
 
 
-def _best(store: Store, what: str, request: ExportRequest, on: Callable[[DeviceInfo], bool]) -> Sequence[BestRow]:
+def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None) -> Sequence[BestRow]:
     """The best kernels of one GPU, and of other devices for layers that no GPU has; each file's first."""
+    on = None if devices is None else {info.identity for info in devices}
     stored = store.best.list(what, accuracy=request.accuracy)
-    rows = [row for row in stored if on(row.row.device) and matches(row.name, request.layers)]
-    rows = [row for row in rows if request.op in (None, row.layer.problem.operation.name)]
+    rows = [
+        row
+        for row in stored
+        if (on is None or row.row.device.identity in on)
+        and matches(row.name, request.layers)
+        and request.op in (None, row.layer.problem.operation.name)
+    ]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:
         names = ", ".join(info.name for info in gpus)
@@ -266,16 +272,6 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
         )
         for same in layers.values()
     ]
-
-
-def _dispatcher(store: Store, what: str, db: str, on: Callable[[DeviceInfo], bool]) -> DispatcherRow:
-    """The latest dispatcher of all layers of a study on a device."""
-    for layer in store.studies.layers(what):
-        as_conv2d(layer.layer.problem, "a dispatcher")
-    rows = [row for row in store.dispatchers.list(what) if not row.held_out and on(row.device)]
-    if not rows:
-        raise StoreError(f"{db}: no dispatcher of all layers of {what}; run `autotune dispatch STUDY` first")
-    return rows[0]
 
 
 def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.api.answers import dispatcher_of
+from autotune.api.answers import dispatcher_of, latest_dispatchers
 from autotune.api.study_names import layers_of_file, named_layers
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
@@ -19,9 +19,9 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items, attributes, field_columns
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
-from autotune.errors import StoreError, StudyError
+from autotune.errors import StudyError
 from autotune.escape import counted
-from autotune.problem import Layer, as_conv2d
+from autotune.problem import Layer
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
     with Store(db, create=False) as store:
         info = one_device(store, device)
         layers = of_file or named_layers(store, what)
-        made_of = latest_dispatchers(store, [layer for _, layer in layers], info)
+        made_of = latest_dispatchers(store, [layer for _, layer in layers], None if info is None else [info])
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
     show(
         [
@@ -282,27 +282,8 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
     )
 
 
-def latest_dispatchers(store: Store, layers: Sequence[Layer], info: DeviceInfo | None) -> Sequence[DispatcherRow]:
-    """The latest dispatcher of each device, or of this one, that was built from all layers of its study.
-
-    `layers` are the layers in question. Raises StoreError if there is no dispatcher, StudyError for other operations.
-    """
-    for layer in layers:
-        as_conv2d(layer.problem, "a dispatcher")
-    latest: dict[tuple[str, str, int, int, int], DispatcherRow] = {}
-    for row in store.dispatchers.list():
-        if not row.held_out and (info is None or row.device.identity == info.identity):
-            latest.setdefault(row.device.identity, row)
-    if not latest:
-        on = f" on {info.name}" if info else ""
-        raise StoreError(
-            f"{store.path}: no dispatcher was made{on} of all layers of a study; run `autotune dispatch STUDY` first"
-        )
-    return list(latest.values())
-
-
 def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
     """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
-    (made,) = latest_dispatchers(store, layers, info)
+    (made,) = latest_dispatchers(store, layers, [info])
     dispatcher = dispatcher_of(store, made)
     return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)
