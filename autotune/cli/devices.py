@@ -2,70 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 
 import click
 
 from autotune.cli.options import DATABASE, writable
 from autotune.cli.run import present_devices
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column
-from autotune.devices.device import DeviceInfo, Rate
+from autotune.columns import Cells, key_columns
+from autotune.devices.device import DeviceInfo, Rate, best_rates
 from autotune.resources import RECORDED
-
-
-@dataclass(frozen=True, slots=True)
-class _DeviceRow:
-    name: str
-    info: DeviceInfo
-    driver: str
-    toolkit: str
-    rates: tuple[Rate, ...]
-
-    def best(self, unit: str) -> Rate | None:
-        """The rate of a unit that bounds, None when it was not measured."""
-        return max((rate for rate in self.rates if rate.unit == unit), key=lambda rate: rate.per_s, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _RateRow:
-    device: _DeviceRow
-    rate: Rate
-
-    @property
-    def scale(self) -> tuple[float, str]:
-        """The divisor for showing the rate, and the unit of the result."""
-        return _SCALES.get(self.rate.unit, _OPERATIONS)
-
-    @property
-    def bounds(self) -> bool:
-        """Whether floors are computed from it: the best of its unit."""
-        return self.rate == self.device.best(self.rate.unit)
-
 
 _SCALES = dict.fromkeys(("copy", "read", "fill"), (1e9, "GB/s"))
 _OPERATIONS = (1e12, "TFLOP/s")
-
-
-_DEVICE_COLUMNS = (
-    Column[_DeviceRow]("name", lambda row: row.name),
-    Column[_DeviceRow]("device", lambda row: row.info.name),
-    Column[_DeviceRow]("arch", lambda row: row.info.arch),
-    Column[_DeviceRow]("sm_count", lambda row: row.info.sm_count),
-    Column[_DeviceRow]("memory_bytes", lambda row: row.info.memory_bytes),
-    Column[_DeviceRow]("driver", lambda row: row.driver),
-    Column[_DeviceRow]("toolkit", lambda row: row.toolkit),
-)
+_DEVICE_COLUMNS = key_columns("name", "device", "arch", "sm_count", "memory_bytes", "driver", "toolkit")
 _RATE_COLUMNS = (
-    Column[_RateRow]("name", lambda row: row.device.name),
-    Column[_RateRow]("device", lambda row: row.device.info.name, terminal=False),
-    Column[_RateRow]("rate", lambda row: row.rate.unit),
-    Column[_RateRow]("method", lambda row: row.rate.method),
-    Column[_RateRow]("measured", lambda row: row.rate.per_s / row.scale[0]),
-    Column[_RateRow]("unit", lambda row: row.scale[1]),
-    Column[_RateRow]("bounds", lambda row: row.bounds),
+    *key_columns("name"),
+    *key_columns("device", hidden=True),
+    *key_columns("rate", "method", "measured", "unit", "bounds"),
 )
+
+
+def _rate_cells(name: str, info: DeviceInfo, rates: Sequence[Rate]) -> Iterator[Cells]:
+    """A row for each rate. `bounds`: floors are computed from it, because it is the highest of its unit."""
+    highest = best_rates(rates)
+    for rate in rates:
+        divisor, unit = _SCALES.get(rate.unit, _OPERATIONS)
+        yield {
+            "name": name,
+            "device": info.name,
+            "rate": rate.unit,
+            "method": rate.method,
+            "measured": rate.per_s / divisor,
+            "unit": unit,
+            "bounds": rate.per_s == highest[rate.unit],
+        }
 
 
 @click.command()
@@ -85,12 +57,13 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
     """
     from autotune.store import Store, path_of
 
-    rows = []
+    here: list[Cells] = []
+    measured: list[Cells] = []
     with ExitStack() as opened:
-        has_database = calibrate or path_of(db).exists()
         store = None
-        if has_database:
+        if calibrate or path_of(db).exists():
             store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate))
+        elsewhere = {info.identity: info for info in store.rates.devices()} if store is not None and only_rates else {}
         for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
             info, environment = evaluator.info, evaluator.environment
             if store is not None and calibrate:
@@ -98,18 +71,20 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
                 store.rates.add(info, environment, calibration.rates)
                 if calibration.left_out:
                     click.echo(f"{name}: {calibration.left_out}", err=True)
-            rates = () if store is None else store.rates.list(info)
-            rows.append(_DeviceRow(name, info, environment.driver, environment.toolkit, rates))
-        here = {row.info.identity for row in rows}
-        rated = list(rows)
-        if store is not None and only_rates:
-            elsewhere = (info for info in store.rates.devices() if info.identity not in here)
-            rated += [_DeviceRow(info.name, info, "", "", store.rates.list(info)) for info in elsewhere]
-    measured = [_RateRow(row, rate) for row in rated for rate in row.rates]
+            here.append(
+                {name: getattr(info, name) for name in ("arch", "sm_count", "memory_bytes")}
+                | {"name": name, "device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
+            )
+            measured += _rate_cells(name, info, () if store is None else store.rates.list(info))
+            elsewhere.pop(info.identity, None)
+        is_rated = bool(measured)
+        if store is not None:
+            for info in elsewhere.values():
+                measured += _rate_cells(info.name, info, store.rates.list(info))
     if not only_rates:
-        show(rows, _DEVICE_COLUMNS, style)
+        show(here, _DEVICE_COLUMNS, style)
     if only_rates or (measured and style is None):
         show(measured, _RATE_COLUMNS, style)
-    if not any(row.rates for row in rows):
+    if not is_rated:
         hint = "" if db in RECORDED else ": run `autotune devices --calibrate`"  # bundled results are read-only
         click.echo(f"no rates of the devices here are stored, so they have no floors{hint}", err=True)

@@ -16,7 +16,7 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device,
 from autotune.cli.output import on_terminal
 from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, Items, attributes, field_columns
+from autotune.columns import Cells, Column, Items, attributes, field_columns, key_columns
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
 from autotune.errors import StudyError
@@ -227,34 +227,30 @@ def _ranks(built: Built) -> Iterator[_Rank]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """A layer, and the kernel that a dispatcher chooses for it."""
-
-    name: str
-    """study.layer"""
-    layer: Layer
-    made: DispatcherRow
-    choice: Choice
-
-
 CHOICES = (
-    Column[_Served]("layer", lambda row: row.name),
-    Column[_Served]("problem", lambda row: str(row.layer.problem), terminal=False),
-    Column[_Served]("device", lambda row: row.made.device.name),
-    Column[_Served]("dispatcher", lambda row: row.made.study),
-    Column[_Served]("default_first", lambda row: row.choice.default_first),
-    Column[_Served]("kernel", lambda row: row.choice.kernel.name if row.choice.kernel else "to be tuned"),
-    Column[_Served](
-        "template", lambda row: row.choice.kernel.config.template if row.choice.kernel else None, terminal=False
-    ),
-    Column[_Served]("config", lambda row: row.choice.kernel.config if row.choice.kernel else None),
-    Column[_Served](
-        "passed_over",
-        lambda row: Items(tuple(row.choice.passed_over)),
-        terminal=False,
-    ),
+    *key_columns("layer"),
+    *key_columns("problem", hidden=True),
+    *key_columns("device", "dispatcher", "default_first", "kernel"),
+    *key_columns("template", hidden=True),
+    *key_columns("config"),
+    *key_columns("passed_over", hidden=True),
 )
+
+
+def _choice_cells(name: str, layer: Layer, made: DispatcherRow, choice: Choice) -> Cells:
+    """A layer, and the kernel that a dispatcher chooses for it."""
+    kernel = choice.kernel
+    return {
+        "layer": name,
+        "problem": str(layer.problem),
+        "device": made.device.name,
+        "dispatcher": made.study,
+        "default_first": choice.default_first,
+        "kernel": kernel.name if kernel else "to be tuned",
+        "template": kernel.config.template if kernel else None,
+        "config": kernel.config if kernel else None,
+        "passed_over": Items(choice.passed_over),
+    }
 
 
 def show_choices(what: str, db: str, device: str | None, style: str | None) -> None:
@@ -273,7 +269,7 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
     show(
         [
-            _Served(f"{study.name}.{layer.name}", layer, made, dispatcher.choose(layer.problem))
+            _choice_cells(f"{study.name}.{layer.name}", layer, made, dispatcher.choose(layer.problem))
             for study, layer in layers
             for made, dispatcher in dispatchers
         ],
