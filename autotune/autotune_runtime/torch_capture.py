@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import io
 import logging
 import re
@@ -19,14 +18,16 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim
+from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.conv import _ConvNd
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .torch_example import convolutions, has_hooks, replaced, run, tensors_of, undisturbed
+from .torch_example import convolutions, has_hooks, replaced, run, tensors_of
 from .torch_repeated import Calls, Once, Repeated, Value
+from .torch_whole_norms import WholeNorms, with_aten_norms
 
 _MOST_UNROLLED = 8  # times that a convolution of one graph runs
 _MOST_KINDS = 8  # of calls of a part
@@ -57,31 +58,61 @@ def capture(
     largest parts whose parameters nobody else reads. A part that ran several times becomes a graph for each kind of
     call. `sketched` is called with a sketch of the graph, which takes a fraction of torch.export's time.
     """
-    runs = _runs(network, arguments)
-    if max((runs[part] for part in convolutions(network).values()), default=0) <= _MOST_UNROLLED:
-        if sketched is not None and (part := _sketch(network, arguments)) is not None:
-            sketched(part)
+    runs = None if sketched is None else _sketch(network, arguments, sketched)
+    if runs is None:
+        runs = _runs(network, arguments)
+    if _is_one_graph(network, runs):
         graph = exported(network, arguments)
         if graph is not None:
             return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
     return network, tuple(_parts(network, arguments, runs))
 
 
-def _sketch(network: nn.Module, arguments: tuple[object, ...]) -> Part | None:
-    """The network's operators in a run, nearly always the same as torch.export finds; None if it fails."""
+def _is_one_graph(network: nn.Module, runs: Counter[nn.Module]) -> bool:
+    """Whether no convolution runs so often that its calls should not be unrolled."""
+    return all(runs[part] <= _MOST_UNROLLED for part in convolutions(network).values())
+
+
+def _sketch(
+    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Part], None]
+) -> Counter[nn.Module] | None:
+    """Let a function see the network's operators on fake tensors, which nearly always are those that torch.export
+    finds; return how often each part runs, or None if this fails.
+    """
+    runs = Counter[nn.Module]()
+
+    def called(part: nn.Module, _: object, __: object) -> None:
+        runs[part] += 1
+        if isinstance(part, _ConvNd) and runs[part] > _MOST_UNROLLED:
+            raise RecursionError(part)
+
     try:
-        with _quiet(), torch.no_grad(), undisturbed(network, arguments) as given:
-            graph: fx.GraphModule = make_fx(network, pre_dispatch=True)(*given)
-            paths = {id(tensor): name for name, tensor in (*network.named_parameters(), *network.named_buffers())}
+        with _quiet(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            own = {name: mode.from_tensor(each) for name, each in _named_tensors(network)}
+            paths = {id(tensor): name for name, tensor in own.items()}
+            given = tree_map(lambda each: mode.from_tensor(each) if isinstance(each, Tensor) else each, arguments)
+
+            def called_with(*of: object) -> object:
+                return functional_call(network, own, of)
+
+            with _hooked(network.modules(), called):
+                graph: fx.GraphModule = make_fx(called_with, pre_dispatch=True)(*given)
+            first: dict[str, fx.Node] = {}
+            for node in graph.graph.find_nodes(op="get_attr"):
+                if (same := first.setdefault(str(node.target), node)) is not node:
+                    node.replace_all_uses_with(same)
+                    graph.graph.erase_node(node)
+            labels = {name: paths[id(value)] for name in first if id(value := getattr(graph, name)) in paths}
+            sketched(Part("", graph.eval(), given, labels, is_convolution=isinstance(network, _ConvNd)))
     except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
         return None
-    first: dict[str, fx.Node] = {}
-    for node in graph.graph.find_nodes(op="get_attr"):
-        if (same := first.setdefault(str(node.target), node)) is not node:
-            node.replace_all_uses_with(same)
-            graph.graph.erase_node(node)
-    labels = {name: paths[id(value)] for name in first if id(value := getattr(graph, name)) in paths}
-    return Part("", graph.eval(), arguments, labels, is_convolution=isinstance(network, _ConvNd))
+    return runs
+
+
+def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, each once for every name that it has."""
+    yield from network.named_parameters(remove_duplicate=False)
+    yield from network.named_buffers(remove_duplicate=False)
 
 
 def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
@@ -215,7 +246,7 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
 
 def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) -> torch.export.ExportedProgram | None:
     try:
-        with _WholeBatchNorms():
+        with WholeNorms():
             # the network's reads of sizes are part of the graph then, and fail there for other sizes
             return torch.export.export(
                 network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
@@ -279,8 +310,7 @@ def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Modul
         x, name = node.args
         node.op, node.target, node.args = "call_module", str(name), (x,)
         made.add_submodule(str(name), opaque[str(name)])
-    for node in made.graph.find_nodes(op="call_function", target=BATCH_NORM):
-        node.target = torch.ops.aten.batch_norm.default
+    with_aten_norms(made.graph)
     values = [node.meta["val"] for node in made.graph.find_nodes(op="placeholder")]
     tensors = [each for each in values if isinstance(each, Tensor)]
     fixed = {
@@ -347,31 +377,6 @@ def _(x: Tensor, name: str) -> Tensor:
     y = _OPAQUE[name].forward(torch.empty(x.shape, dtype=x.dtype, device="meta"))
     return x.new_empty(y.shape)
 
-
-class _WholeBatchNorms(TorchFunctionMode):
-    """Trace batch norms as operators whose outputs have the shapes of their inputs.
-
-    PyTorch decomposes its own to find that out, which takes half of the capture of a DenseNet.
-    """
-
-    def __torch_function__(
-        self, func: object, types: object, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
-    ) -> object:
-        assert callable(func)  # noqa: S101 - PyTorch calls nothing else
-        given = kwargs or {}
-        if func is nn.functional.batch_norm:
-            of = inspect.signature(func).bind(*args, **given)
-            of.apply_defaults()
-            x, mean, variance, weight, bias, trains, momentum, eps = of.args
-            if not trains:
-                return BATCH_NORM(x, weight, bias, mean, variance, trains, momentum, eps, torch.backends.cudnn.enabled)
-        return func(*args, **given)
-
-
-_OPERATORS = torch.library.Library(_NAMESPACE, "FRAGMENT")
-_OPERATORS.define(str(torch.ops.aten.batch_norm.default._schema).removeprefix("aten::"))
-_OPERATORS.impl("batch_norm", lambda x, *_: torch.empty_like(x), "Meta")
-BATCH_NORM = getattr(torch.ops, _NAMESPACE).batch_norm.default
 
 SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
 OPAQUE = getattr(torch.ops, _NAMESPACE).part.default

@@ -113,7 +113,7 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
 
         def sketched(part: Part) -> None:
             if expected is not None:
-                expected(Inference(part.graph, arguments, (LayerGraph(part),)))
+                expected(Inference(part.graph, part.arguments, (LayerGraph(part),)))
 
         with fast_attention(network):
             network, parts = capture(network, arguments, None if expected is None else sketched)
