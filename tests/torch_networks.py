@@ -13,7 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -582,25 +581,36 @@ def disagreeing(library: str) -> tuple[dict[str, float], float, float]:
     return errors, before, difference(made, network, images(4))
 
 
-class Noted(Digits):
-    """Notes cudnn.benchmark in each run, also of its copies."""
+SEEN: list[bool] = []
+"""cudnn.benchmark in each run of Noted, also of its copies and graphs, with tensors that have values"""
 
-    seen: ClassVar[list[bool]] = []
+
+@torch.library.custom_op("autotune_tests::noted", mutates_args=())
+def noted(x: Tensor) -> Tensor:
+    """A copy of the images."""
+    SEEN.append(torch.backends.cudnn.benchmark)
+    return x.clone()
+
+
+noted.register_fake(torch.empty_like)
+
+
+class Noted(Digits):
+    """Notes its runs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(torch.backends.cudnn.benchmark)
-        y: Tensor = super().forward(x)
+        y: Tensor = super().forward(noted(x))
         return y
 
 
 def unbuilt(_: str, cache: str) -> tuple[list[str], float, list[bool]]:
     """The warnings of an untuned network if there is no compiler, the difference of its outputs, and
-    cudnn.benchmark in each run of its code by `convert`.
+    cudnn.benchmark in each of its runs by `convert`.
     """
     os.environ.update(XDG_CACHE_HOME=cache, CXX="/no/such/compiler")
     network = seeded(Noted)
     made = convert(network, images(4), margin=ALWAYS)[0]
-    seen = list(Noted.seen)
+    seen = list(SEEN)
     assert isinstance(made, UntunedNetwork)
     while not made.ready:
         time.sleep(0.1)

@@ -20,6 +20,7 @@ from autotune.distance import device_distance
 from autotune.errors import StudyError
 from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate
+from autotune.measurement.roofline import ARITHMETIC_RATE
 from autotune.search.cost_terms import FIXED, NEEDED_RATES, TERMS, Floats, cost_terms
 
 POWER = 2.0
@@ -75,10 +76,15 @@ class CostModel:
         return log_times(cost_terms(bound, columns, rates), own)[0]
 
     def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
-        """A device's own rates if it was calibrated, else those of the device most like it."""
+        """A device's own rates if it was calibrated, else those of the device most like it, whose arithmetic is scaled
+        by the number of multiprocessors.
+        """
         if all(unit in calibrated for unit in NEEDED_RATES):
             return calibrated
-        return self.rates[min(self.devices, key=lambda each: _apart(each, device)).name]
+        like = min(self.devices, key=lambda each: _apart(each, device))
+        arithmetic = {unit for unit, _ in ARITHMETIC_RATE.values()}
+        share = max(1, device.sm_count) / like.sm_count
+        return {unit: rate * share if unit in arithmetic else rate for unit, rate in self.rates[like.name].items()}
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:

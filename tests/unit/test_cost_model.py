@@ -97,6 +97,20 @@ def test_a_search_on_a_gpu_without_any_results_begins_with_the_model() -> None:
     assert int(tile[0]) * int(tile[1]) >= 128 * 128, first
 
 
+def test_a_gpu_with_half_of_the_multiprocessors_is_predicted_to_take_nearly_twice_as_long() -> None:
+    """A 3x3 convolution of ResNet-50 of batch 64, which is limited by arithmetic, on GPUs that nobody calibrated."""
+    layer = Conv2dProblem(64, 256, 14, 14, 256, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc")
+
+    def log_us(sm_count: int) -> float:
+        gpu = DeviceInfo("cuda", "NVIDIA H20", 90, sm_count, 96 << 30)
+        space = SearchSpace(bind(load_template(template_files()["implicit_gemm_sm90"]), layer, gpu))
+        proposal = warm_start(layer, gpu, (), [space], 10, MODEL, {}).proposal()
+        assert proposal is not None
+        return proposal[0]
+
+    assert 1.6 < np.exp(log_us(66) - log_us(132)) < 2.1
+
+
 def test_a_device_that_is_no_gpu_begins_as_before(tmp_path: Path) -> None:
     space = SearchSpace(bind(tiny(tmp_path), SMALL))
     assert warm_start(SMALL, space.bound.device, (), [space], 10, MODEL, {}).next({}, ()) is None
