@@ -16,6 +16,7 @@ from autotune.api.untuned import Results, opened_results, untuned_kernels
 from autotune.atomic_write import write_whole
 from autotune.autotune_runtime.untuned_build import ORIGINS, BuiltKernel
 from autotune.compilation.compile import Binary
+from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
@@ -57,8 +58,10 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
     """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` and
     ORIGINS into a folder.
 
-    Kernels that were compiled before come from the cache. Raises StoreError if no layer gets a kernel, and BuildError.
+    Kernels that were compiled before come from the cache. Raises ToolchainError without a C++ compiler, StoreError if
+    no layer gets a kernel, and BuildError.
     """
+    cxx = find_cxx()  # nvcc needs one, too, and names it less clearly
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
     jobs = usable_cores()
     with ThreadPoolExecutor(jobs) as threads:
@@ -77,7 +80,7 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
         raise StoreError(f"{study.name}: no kernel: {'; '.join((*untuned.left_out.values(), *failed))}")
     with suppress(FileExistsError):
         out.mkdir(parents=True)
-    _write(compiled, out)
+    _write(compiled, out, cxx)
     kernels = {kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], _bound(kernel))) for kernel, _ in compiled}
     write_whole(out / ORIGINS, json.dumps(kernels, indent=1).encode(), "--out")
 
@@ -88,7 +91,7 @@ def _bound(kernel: SelectedKernel) -> float:
     return error_bound(source.accuracy, problem).times(source.error_factor).factor(problem.reduction)
 
 
-def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> None:
+def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path, cxx: Path) -> None:
     """Write the library of each operation; all are linked at once, which takes seconds."""
     operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
     for kernel, binary in compiled:
@@ -96,7 +99,7 @@ def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path) -> None
 
     def write(kernels: Sequence[tuple[SelectedKernel, Binary]]) -> None:
         with temporary_folder() as folder:
-            library = link_library(kernels, Path(folder))
+            library = link_library(kernels, Path(folder), cxx)
             write_whole(out / library.name, library.read_bytes(), "--out")
 
     with ThreadPoolExecutor(len(operations)) as threads:

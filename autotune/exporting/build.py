@@ -153,12 +153,12 @@ def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
         return f"its kernel does not compile: {rejected.message}"
 
 
-def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path) -> Path:
+def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, cxx: Path) -> Path:
     """The library of some compiled kernels, all of one operation and one device, in a new folder."""
     exported = export_library([kernel for kernel, _ in kernels], into / "sources", (), self_test=False)
     for kernel, binary in kernels:
         (into / f"{kernel.stem}.fatbin").write_bytes(binary.image)
-    return _library(exported, into, find_cxx(), _UNTUNED)
+    return _library(exported, into, cxx, _UNTUNED)
 
 
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:

@@ -142,3 +142,15 @@ def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path, monkeypatch
     assert built == ("net.small", {"origin": "default config", "error_bound": bound})
     (kernel,) = load(Path("kernels/libconv2d.so").resolve()).kernels()
     assert kernel.name == "net.small"
+
+
+def test_a_library_for_a_gpu_needs_a_cxx_compiler_which_is_named_at_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = json.dumps({"study": f'name = "net"\n{SMALL}', "out": "kernels"})
+    monkeypatch.setattr("sys.argv", ["built_library", "NVIDIA H200", "autotune.db"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(request))
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(SystemExit, match=r"no C\+\+ compiler found"):
+        main()
