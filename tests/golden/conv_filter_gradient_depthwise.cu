@@ -1,5 +1,5 @@
 // conv_filter_gradient n 3 c 7 h 9 w 8 k 7 r 3 s 3 groups 7 f32
-// conv_filter_gradient_depthwise channels=1 thread_q=2 thread_r=4 row_tiles=1 block_c=8 block_segments=4 unroll=1 prefetch=0 min_blocks=8
+// conv_filter_gradient_depthwise channels=1 thread_q=2 thread_r=4 row_tiles=1 block_c=8 block_segments=4 unroll=1 prefetch=0 min_blocks=6
 
 // dw[c, t, r, s] = sum over n, o, p, q of dy[n, o, p, q, c] * x[n, d, h, w, c]: no matrix product; a thread keeps the sums of its channels and
 // filter rows in registers.
@@ -33,7 +33,7 @@ constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 constexpr int CHANNELS = 1, COLUMNS = 2;
 constexpr int ROWS_R = 3;  // filter rows of a thread
 constexpr int ROW_TILES = 1, ROWS = 7;
-constexpr int UNROLL = 1, PREFETCH = 0, MIN_BLOCKS = 8;
+constexpr int UNROLL = 1, PREFETCH = 0, MIN_BLOCKS = 6;
 
 // Derived
 constexpr int THREADS_C = 7, BLOCK_SEGMENTS = 4, BLOCK_CHANNELS = THREADS_C * CHANNELS;

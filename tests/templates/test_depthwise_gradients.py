@@ -39,7 +39,7 @@ APART = filters(c=8, d=4, h=12, w=11, t=2, r=3, s=2, dilation_h=3, dilation_w=2,
     [
         (SAME, {"unroll": 2, "prefetch": 2, "thread_r": 4}),
         (STRIDED, {"channels": 4, "row_tiles": 2, "block_segments": 2}),
-        (APART, {"channels": 1, "thread_q": 7, "prefetch": 4}),
+        (APART, {"channels": 1, "thread_q": 7, "prefetch": 2}),
         *long_run(
             (SAME, {"channels": 1, "block_segments": 1, "row_tiles": 2, "thread_q": 13}),
             (STRIDED, {"thread_r": 1, "prefetch": 2, "unroll": 4}),
