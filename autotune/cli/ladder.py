@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.api.device_names import evaluator_of
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on, writable
 from autotune.cli.profile import counter_columns, profile_kernels, require_profiler
@@ -16,6 +17,7 @@ from autotune.cli.run import CommandLine, end_interrupted
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
+from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError, ToolchainError, shortened
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
@@ -164,7 +166,9 @@ def _profile(
         best = {row.trial.source_hash: row for row in rows}
         try:
             if best:
-                profile_kernels(store, ncu, device, lambda _: list(best.values()), lambda _: families)
+                # the run has printed which device it is
+                evaluator = evaluator_of(device, usable_cores())
+                profile_kernels(store, ncu, device, evaluator, lambda _: list(best.values()), lambda _: families)
         except ToolchainError as error:
             return error
     return None

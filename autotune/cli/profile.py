@@ -23,6 +23,7 @@ from autotune.family.template_files import load_recorded_templates
 
 if TYPE_CHECKING:
     from autotune.devices.device import DeviceInfo
+    from autotune.evaluation.evaluator import Evaluator
     from autotune.family.template import KernelTemplate
     from autotune.store import ProfileRow, Store, TrialRow
     from autotune.trial import KernelProfile
@@ -117,21 +118,25 @@ def profile(
         def families(rows: Sequence[TrialRow]) -> Mapping[str, KernelTemplate]:
             return load_recorded_templates(directories, (row.problem.operation for row in rows), what)
 
-        show(profile_kernels(store, ncu, device, best, families), _COLUMNS, style)
+        evaluator = open_evaluator(device, usable_cores())
+        show(profile_kernels(store, ncu, device, evaluator, best, families), _COLUMNS, style)
 
 
 def profile_kernels(
     store: Store,
     ncu: Path,
     device: str | None,
+    evaluator: Evaluator,
     rows_of: Callable[[DeviceInfo], Sequence[TrialRow]],
     families_of: Callable[[Sequence[TrialRow]], Mapping[str, KernelTemplate]],
 ) -> list[ProfileRow]:
-    """Compile kernels, profile them on a device that nothing else uses, and store and return their profiles."""
+    """Compile kernels and close the evaluator, so that nothing else uses its device; profile them, and store and return
+    their profiles.
+    """
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
     profiler = Profiler(ncu)
-    with closing(open_evaluator(device, usable_cores())) as evaluator:
+    with closing(evaluator):
         info, environment = evaluator.info, evaluator.environment
         require_profiler(info)
         rows = rows_of(info)
