@@ -62,6 +62,8 @@ FLOATS = replace(RESNET, dtype="f32")
         *long_run(
             (replace(FLOATS, w=16, k=72), {**SHARED, "window_rows": 3}),
             (replace(FLOATS, layout="nchw", w=16, c=1, r=3, s=3), {**BASE, "window_rows": 4}),
+            (replace(FLOATS, layout="nchw", w=14, h=9), {**BASE, "window_rows": 4}),
+            (replace(FLOATS, layout="nchw", w=16, h=9), {**BASE, "window_rows": 4}),
             (replace(FLOATS, layout="nchw", w=21, stride_w=1, pad_w=0), {**BASE, "column_tiles": 2}),
             (ALEXNET, BASE),
             (replace(VGG, dtype="f32"), SHARED),
