@@ -386,7 +386,8 @@ def test_kernels_of_several_gpus_are_not_mixed(folder: Path, autotune: Command) 
 def test_what_a_dispatcher_chooses_is_exported(folder: Path, filled: Path, autotune: Command) -> None:
     words = ("export", "small", "--out", "out", "--dispatcher", "--no-proof")
     complaint = autotune(*words).complaint
-    assert complaint == "autotune.db: no dispatcher was made of all layers of small; run `autotune dispatch STUDY` first"
+    missing = "no dispatcher was made of all layers of small"
+    assert complaint == f"autotune.db: {missing}; run `autotune dispatch STUDY` first"
     with Store("autotune.db") as store:
         (best,) = store.best.list("small")
         slowest = store.trials.list("small", outcome="correct", sort="median")[-1]
