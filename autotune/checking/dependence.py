@@ -70,17 +70,16 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
-    """A warning if an output has far more products than FLOP, so that its error bound is too wide."""
-
-    def times(problem: Problem) -> float:
-        return problem.reduction * sum(output.elements for output in problem.outputs) / max(1, problem.flops)
-
-    least = min(problems, key=times)
-    declared = least.operation
-    if declared.bounds.model != "multilinear" or times(least) <= _PRODUCTS:
+    """A warning if an output of the largest problem has far more products than FLOP, so that its error bound is too
+    wide.
+    """
+    largest = max(problems, key=lambda each: each.flops)
+    declared = largest.operation
+    times = largest.reduction * sum(output.elements for output in largest.outputs) / max(1, largest.flops)
+    if declared.bounds.model != "multilinear" or times <= _PRODUCTS:
         return []
     return [
-        f"warning: {declared.folder / FILE}: cost.reduction is {least.reduction} of {least}, {times(least):.0f} times "
+        f"warning: {declared.folder / FILE}: cost.reduction is {largest.reduction} of {largest}, {times:.0f} times "
         "as many products as cost.flops has FLOP for an output; a larger reduction allows larger errors"
     ]
 

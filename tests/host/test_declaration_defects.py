@@ -196,6 +196,9 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "error_factor = 200000: kernels pass whose outputs are wrong by 9.1 %",
         "warning",
     ),
+    ("gemm", "a reduction that grows too fast"): Defect(
+        (('reduction = "k"', 'reduction = "k * k"'),), "times as many products as cost.flops has FLOP", "warning"
+    ),
     ("gemm", "a reduction that is too large"): Defect(
         (
             ('reduction = "k"', 'reduction = "k * 268435456"'),
