@@ -42,8 +42,7 @@ def check_writable(file: Path, option: str) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether a file begins like an SQLite database; one that cannot be read may be replaced, or writing reports the
-    error.
+    """Whether a file begins like an SQLite database. False if it cannot be read: writing it reports the error.
 
     The database must not be open in this process: closing the file would release SQLite's locks on it.
     """

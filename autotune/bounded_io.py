@@ -16,7 +16,7 @@ TEXT_BYTES = 1 << 20
 
 
 Raises = Callable[[str], AutotuneError]
-"""Makes the error of a file's kind from its message."""
+"""Creates the error for a kind of file from a message."""
 
 
 def open_regular(path: Path) -> BinaryIO:

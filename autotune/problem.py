@@ -65,7 +65,7 @@ class Problem(ABC):
 
     @property
     def runtime_size(self) -> int:
-        """The first of them, which is the operation's leading one."""
+        """The first run-time size, which is the operation's leading one."""
         return self.runtime_sizes[0]
 
     @property

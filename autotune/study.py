@@ -21,7 +21,7 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
     "bf16": ("fp32", "fp32-3xtf32", "tf32", "bf16"),
     "fp64": ("fp64",),
 }
-"""A study's `accuracy` to the accuracy classes that may win."""
+"""Maps a study's `accuracy` to the accuracy classes that may win."""
 SAMPLERS = ("default", "random", "tpe")
 """The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
 _SIXTEEN_BITS = ("fp16", "bf16")
@@ -169,8 +169,8 @@ class Study:
         return admitted_classes(self.accuracy, problem.dtype)
 
     def informative(self, problem: Problem) -> tuple[str, ...]:
-        """Accuracy classes whose trials may warm-start a search of this problem: the admitted ones, and those of the
-        other 16-bit type, because kernels treat both types alike."""
+        """Accuracy classes whose trials may warm-start a search of this problem: the admitted classes, and the classes
+        of the other 16-bit type, because kernels treat both types alike."""
         return informative_classes(self.accuracy, problem.dtype)
 
 

@@ -68,7 +68,7 @@ def find_study(name: str) -> Path:
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
     """Read a study file, whose operations are bundled, in `directories` or next to it.
 
-    Raises StudyError: path, line or dotted key, what was expected.
+    Raises StudyError with the path, the line or dotted key, and the expected value.
     """
     file = Path(path)
     text = read_text(file, StudyError)

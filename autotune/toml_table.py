@@ -74,7 +74,7 @@ class Table:
     # One value.
 
     def whole(self, key: str, default: int, *, least: int) -> int:
-        """A whole number of at least `least`, which SQLite can keep."""
+        """A whole number of at least `least` that SQLite can store."""
         value = self.content.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"expected a whole number, got {value!r}")

@@ -105,7 +105,7 @@ class Timing:
     power_w: float | None = None
     """power of the device after the last sample, watts; None if it does not report it"""
     temperature_c: float | None = None
-    """both of the device, after the last sample"""
+    """temperature of the device after the last sample, degrees Celsius; None if it does not report it"""
 
 
 LEAST, MOST = 1e-30, 1e30
@@ -116,7 +116,7 @@ LONG_US = 200.0
 
 
 def comparable(first: Timing, second: Timing) -> bool:
-    """Whether two timings are comparable: launched in the same way, or of kernels so long that it does not matter."""
+    """Whether two timings are comparable: both launched in the same way, or long enough that it makes no difference."""
     return first.launch == second.launch or min(first.median_us, second.median_us) >= LONG_US
 
 
@@ -192,7 +192,7 @@ class Trial:
     """One config and its result."""
 
     number: int
-    """position in its subject's history, from 0; seeds the ask that proposed it"""
+    """position in its tuning target's history, from 0; seeds the ask that proposed it"""
     config: Config
     """the family and its parameter values"""
     outcome: Outcome
@@ -262,19 +262,19 @@ class KernelProfile:
     dram_written_bytes: float | None = None
     l2_bytes: float | None = None
     fma_utilisation_fraction: float | None = None
-    """relative to the peak of the pipe while a multiprocessor is active"""
+    """share of the pipe's peak while a multiprocessor is active"""
     tensor_utilisation_fraction: float | None = None
     l1_hit_fraction: float | None = None
-    """of the sectors that global accesses request from the L1 cache"""
+    """share of hits among the sectors that global accesses request from the L1 cache"""
     l2_hit_fraction: float | None = None
     sm_throughput_fraction: float | None = None
-    """of the peak of the SM's busiest unit, over the whole launch"""
+    """share of the peak of the SM's busiest unit, over the whole launch"""
     memory_throughput_fraction: float | None = None
-    """of the peak of the busiest of L1, L2 and device memory"""
+    """share of the peak of the busiest of L1, L2 and device memory"""
     issue_fraction: float | None = None
-    """cycles of a scheduler in which it issues an instruction"""
+    """share of a scheduler's cycles in which it issues an instruction"""
     active_threads: float | None = None
-    """per executed warp instruction; 32 without divergence"""
+    """mean number of active threads per executed warp instruction; 32 without divergence"""
     shared_load_wavefronts: float | None = None
     """passes of shared-memory loads, of at most 128 bytes each"""
     stalls: tuple[tuple[str, float], ...] = ()

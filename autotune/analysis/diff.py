@@ -26,7 +26,7 @@ def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo
     That is a study (`NAME`, the newest generation begun here, or `NAME@GENERATION`), a device (its name or a part of
     it) or a date (ISO 8601; a day stands for its end, UTC).
 
-    `by`, one of SIDES, admits only that. Raises StoreError when a word stands for nothing or for two things.
+    `by`, one of SIDES, restricts it to that kind. Raises StoreError when a word stands for nothing or for two things.
     """
     found: list[Side] = []
     if by in (None, "study"):
@@ -91,7 +91,7 @@ def _date(until: datetime) -> Side:
 
 
 def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """The rows of `Store.results.diff` with what is computed from them.
+    """The rows of `Store.results.diff` with the cells that are computed from them.
 
     `verdict` is `faster` or `slower` for the second side beyond noise, `same`, `only A`, `only B`, or `not comparable`
     where one was timed with launch gaps and the other from a graph.

@@ -16,7 +16,7 @@ from autotune.trial import LONG_US
 
 
 def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """The rows of `Store.results.history` with what is computed from them."""
+    """The rows of `Store.results.history` with the cells that are computed from them."""
     for row in rows:
         yield {
             **row,
@@ -43,7 +43,7 @@ def _finals_note(row: Mapping[str, Any]) -> str:
 def caveat(verdict: Verdict, launch: str | None, accuracy: str) -> str:
     """Why a verdict is not valid, or compares different work; empty otherwise.
 
-    `launch` and `accuracy` are the winner's; `launch` is None if none of its samples are stored.
+    `launch` and `accuracy` are the winner's; `launch` is None if no sample of it is stored.
     """
     short = min(verdict.median_us, verdict.against_us) < LONG_US
     if verdict.against.startswith(tuple(BASELINES)) and launch == "stream" and short:

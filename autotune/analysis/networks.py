@@ -1,4 +1,4 @@
-"""best -> networks: a study's layers as the network runs them, with shares, rivals and floors, and the totals."""
+"""best -> networks: the layers of a network with their shares of its time, rivals and floors, and the totals."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
 
 
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
-    """The fastest rival of the admitted classes in the latest finals that a kernel won and was made best by."""
+    """The fastest rival of the admitted classes in the latest finals that made a kernel the best."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
     if not held or kernel.best.decided_by != "finals":
         return None

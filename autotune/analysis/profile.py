@@ -97,7 +97,7 @@ class Profiled:
 
 
 class Profiler:
-    """Nsight Compute, and the counters that it is known to have."""
+    """Nsight Compute, and the counters that it is known to support."""
 
     def __init__(self, ncu: Path) -> None:
         """Ask `ncu` for its version. Raises ToolchainError if it does not start."""

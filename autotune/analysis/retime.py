@@ -125,7 +125,7 @@ def _interleaved(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Verify each kernel, time those that are still correct interleaved, and store the results."""
+    """Verify each kernel, time the kernels that are still correct interleaved, and store the results."""
     info, environment = evaluator.info, evaluator.environment
     verified: list[tuple[TrialRow, KernelSource, Binary]] = []
     for row, source, future in compiled:
@@ -147,7 +147,7 @@ def _timed(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Time kernels interleaved and store the results; those that are wrong after that have failed."""
+    """Time kernels interleaved and store the results. A kernel that is wrong after that has failed."""
     if not verified:
         return
     info, environment = evaluator.info, evaluator.environment

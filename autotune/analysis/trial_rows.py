@@ -73,7 +73,7 @@ def _limits(found: Facts) -> Cells:
 
 
 def cells_of(row: TrialRow) -> Cells:
-    """The same cells from a TrialRow, except those that depend on the device."""
+    """The same cells from a TrialRow, except the cells that depend on the device."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {

@@ -151,7 +151,7 @@ def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
 
 
 def _families(best: BestRow, rows: Sequence[TrialRow], noise: float | None) -> list[WhyRow]:
-    """The best of each family in the winner's accuracy class, fastest first; those without a correct trial last."""
+    """The best trial of each family in the winner's accuracy class, fastest first; families without one come last."""
     winner = best.row
     by_family: dict[str, list[TrialRow]] = {}
     for row in rows:

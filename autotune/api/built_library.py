@@ -1,4 +1,4 @@
-"""A study -> libraries that are built at once, without sources and proof, from kernels that were never run."""
+"""A study -> libraries for immediate use, without sources or a proof, from recorded and predicted kernels."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from autotune.tempdirs import temporary_folder
 def main() -> None:
     """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
-    Each line of standard input has a study and a folder as JSON; the process fails if the last one does. What does not
-    depend on them is read before, with the families of conv2d, which most networks need.
+    Each line of standard input has a study and a folder as JSON; the process fails if the last one does. The
+    process reads everything else in advance, including the families of conv2d, which most networks need.
     """
     device, db = sys.argv[1:]
     try:
@@ -55,8 +55,8 @@ def main() -> None:
 
 
 def build_untuned(study: Study, results: Results, out: Path) -> None:
-    """Choose kernels as an untuned export does, compile them on all cores meanwhile, and write `libOPERATION.so` and
-    ORIGINS into a folder.
+    """Choose kernels as an untuned export does, while all cores compile them, and write `libOPERATION.so` and ORIGINS
+    into a folder.
 
     Kernels that were compiled before come from the cache. Raises ToolchainError without a C++ compiler, StoreError if
     no layer gets a kernel, and BuildError.

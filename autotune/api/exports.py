@@ -138,7 +138,7 @@ class WrittenExport:
     exported: Exported
     left_out: Mapping[str, str]
     families: Mapping[str, KernelTemplate]
-    """the installed families, and those of given folders"""
+    """the installed families, and the families of given folders"""
     origins: Mapping[str, str] = field(default_factory=dict)
     """of an untuned export: `study.layer` to where its kernel comes from"""
 
@@ -235,7 +235,9 @@ def _selected(
 
 
 def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None) -> Sequence[BestRow]:
-    """The best kernels of one GPU, and of other devices for layers that no GPU has; each file's first."""
+    """The best kernels of one GPU, and of other devices for layers that no GPU has. Of kernels with one file name only
+    the first.
+    """
     on = None if devices is None else {info.identity for info in devices}
     stored = store.best.list(what, accuracy=request.accuracy)
     rows = [
@@ -260,7 +262,7 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
 
 
 def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
-    """Each layer's fastest kernel of these accuracy classes, among those with the measurement mode of its first."""
+    """Each layer's fastest kernel of these accuracy classes, in the measurement mode of its first kernel."""
     layers: dict[str, list[BestRow]] = {}
     for row in rows:
         if row.row.trial.accuracy in classes:

@@ -26,7 +26,7 @@ from autotune.tuning.trial_log import Progress
 
 
 class Caller(Protocol):
-    """What starts a run: a command or a function. The run reports to it, and asks it whether to stop."""
+    """The command or function that starts a run. The run reports to it, and asks it whether to stop."""
 
     def device(self, info: DeviceInfo, name: str, why: str) -> None:
         """A device was opened, under this name and for this reason."""
@@ -46,7 +46,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """What a run measures with."""
+    """The open device and database of a run, and the functions that connect it to its caller."""
 
     evaluator: Evaluator
     store: Store
@@ -69,8 +69,8 @@ def open_run(
 ) -> Iterator[OpenRun]:
     """Open the device, then the database, then wait until no other process measures the study.
 
-    A run `on_results` needs a database that has some. `check` raises for a device that the run cannot use. Nothing is
-    written before both are known to be in order.
+    With `on_results` the database must have results. `check` raises for a device that the run cannot use. Nothing is
+    written before both checks have passed.
     """
     check_writable_results(path_of(db))
     if jobs is not None and jobs < 1:

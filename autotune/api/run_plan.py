@@ -146,7 +146,7 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) ->
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:
     """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
 
-    A study that has none of the stored layers is a different study, which the store refuses.
+    If the study has no stored layer at all, it is a different study, which the store refuses.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
     stored = _stored_layers(study.name, db)

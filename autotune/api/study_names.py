@@ -34,7 +34,7 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
     """A study's file, a shipped study, or a stored study of this name. Raises StudyError if there is none.
 
-    Its operations are bundled, or in `directories`, or next to its file; those of a stored study in the current folder.
+    Its operations are bundled, or in `directories`, or next to its file (for a stored study, in the current folder).
     """
     try:
         file = find_study(name)
@@ -77,7 +77,7 @@ def matches(name: str, layers: Collection[str]) -> bool:
 
 
 def name_of(what: Study | str | Path | None) -> str | None:
-    """A study's or layer's name; for a study file the name in it, and for a shipped study that which `studies` lists.
+    """A study's or layer's name; for a study file its own name, and for a shipped study the name that `studies` lists.
 
     Called before a database is opened.
     """
@@ -100,12 +100,12 @@ NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
 
 
 def layers_of_file(what: str | None) -> NamedLayers:
-    """The layers that FILE.toml or FILE.toml.LAYER asks for; none for other words. Read before a database is opened."""
+    """The layers that FILE.toml or FILE.toml.LAYER names; empty for other words. Read before a database is opened."""
     return _layers_of_study(what, lambda name: name.endswith(".toml"))
 
 
 def named_layers(store: Store, what: str | None) -> NamedLayers:
-    """The layers that are asked about by name: the database's, else those of a shipped study."""
+    """The layers that `what` names: layers of the database, or else of a shipped study."""
     from autotune.analysis.networks import stored_study
 
     known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
@@ -118,7 +118,7 @@ def named_layers(store: Store, what: str | None) -> NamedLayers:
 
 
 def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
-    """The layers of a study file that STUDY or STUDY.LAYER names; none if there is no such file.
+    """The layers of a study file that STUDY or STUDY.LAYER names; empty if there is no such file.
 
     Raises StudyError if the file cannot be read or has no such layer.
     """

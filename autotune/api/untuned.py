@@ -28,7 +28,7 @@ from autotune.study import Study
 from autotune.tuning.initial_design import Predicted, predict
 
 Chosen: TypeAlias = tuple[SelectedKernel, str]
-"""a kernel, and where it comes from"""
+"""A kernel and its origin in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class _Predictions:
-    """What a config is predicted from."""
+    """The inputs of a prediction."""
 
     study: Study
     families: Mapping[str, KernelTemplate]
@@ -232,7 +232,7 @@ class _Predictions:
 
 
 _forked: list[_Predictions] = []
-"""what a forked process predicts from; one element, which is set when the process starts"""
+"""The inputs of a forked process's predictions: one element, which is set when the process starts."""
 
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:

@@ -70,15 +70,15 @@ _OLD_NAMES = {
     "choose": "dispatch --explain",
     "pycuda": "doctor --build-pycuda",
     "quarantine": "clean",
-    "accuracy": "`python -m tests.benchmarks.class_agreement STUDY` in a checkout does what it did",
+    "accuracy": "`python -m tests.benchmarks.class_agreement STUDY` in a checkout does the same",
     "completion": 'add `eval "$(_AUTOTUNE_COMPLETE=bash_source autotune)"` to ~/.bashrc; docs/install.md has others',
     "export-t4": "`autotune trials --json` prints every trial, `autotune dump` the whole database",
     "import": "`python -m tests.benchmarks.replay FILE` in a checkout searches a space that another tool recorded",
-    "replay": "`python -m tests.benchmarks.replay FILE` in a checkout does what it did",
+    "replay": "`python -m tests.benchmarks.replay FILE` in a checkout does the same",
     "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
-"""Commands of earlier versions: the words that run in their place until the next version, or what to do instead"""
+"""Commands of earlier versions. Each maps to the words that run in its place until the next version, or to advice."""
 _OLD_OPTIONS = {
     "--gpu": "--device",
     "--prior": "--warm-start",
@@ -87,7 +87,7 @@ _OLD_OPTIONS = {
     "--templates": "--family-dir",
     "--unserved": "--only-unsupported",
 }
-"""Options of earlier versions, and those that replace them until the next version"""
+"""Options of earlier versions, and the options that replace them until the next version."""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -154,7 +154,7 @@ def main() -> None:
 
 def _end(why: str) -> NoReturn:
     line = " ".join(why.splitlines())
-    if len(line) > _LINE:  # names of others may be of any length
+    if len(line) > _LINE:  # a name from a file or a user may have any length
         line = f"{line[: _LINE * 3 // 4]} ... {line[-_LINE // 4 :]}"
     click.echo(f"autotune: {line}", err=True)
     sys.exit(1)

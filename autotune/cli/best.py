@@ -1,4 +1,4 @@
-"""`best`: the best kernel of each layer, how well it matches the question, and the network that the layers make up."""
+"""`best`: the best kernel of each layer, how well it matches the device, and the totals of the network."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _kernels_or_predictions(
 
 
 def _predicted_cells(name: str, predicted: Predicted) -> Cells:
-    """The cells of a config that was never timed on the layer: only what does not need a run."""
+    """The cells of a config that was never timed on the layer. Cells that need a run are empty."""
     nearest, distance = predicted.near[0] if predicted.near else (None, None)
     return {
         **no_kernel(name, predicted.layer.problem),
@@ -174,7 +174,10 @@ def _predicted_cells(name: str, predicted: Predicted) -> Cells:
 
 
 def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> bool:
-    """Print which other accuracy classes there are, when layers have no kernel of the given class; False: none."""
+    """Print the accuracy classes of the kernels that there are if layers have none of the given class.
+
+    Returns False if there is no kernel of any class.
+    """
     classes = sorted({row.row.trial.accuracy for row in store.best.list(what)} - {accuracy})
     if classes:
         more = f" and {len(unanswered) - _NAMED} more" if len(unanswered) > _NAMED else ""
@@ -184,7 +187,7 @@ def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unansw
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
-    """Say that there are results which do not count as best, where that is so."""
+    """Print a note if there are imported results, which do not count as best."""
     places: Sequence[str | Problem | None] = unanswered or [what]
     if any(store.best.is_imported(place) for place in places):
         click.echo(f"{db}: {store.best.advice(what)}", err=True)
@@ -281,7 +284,7 @@ def show_network(network: Network) -> None:
 
 
 def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Line:
-    """The sum of a network's layers, or of those of one operation."""
+    """The sum of a network's layers, or of its layers of one operation."""
     timed, layers = sum(one.time_us is not None for one in network.layers), len(network.layers)
     name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
     count = sum(one.layer.count for one in network.layers)

@@ -1,4 +1,4 @@
-"""`check`: whether a family keeps its promises."""
+"""`check`: verify a family on every kind of layer that it supports."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from autotune.study_writer import study_toml
 from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
-_DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # a busy machine is no fault of the family's
-_SHARE = 0.85  # of the time, after which no further case begins
+_DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # long, because a busy machine compiles slowly
+_SHARE = 0.85  # no further case begins after this share of the time
 _SHOWN_PAIRS = 3
-_SEEDS = 10_000  # to draw one from, so that each check tests different sizes
+_SEEDS = 10_000  # each check draws one of these seeds, so that it tests other sizes
 
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),
@@ -224,7 +224,7 @@ def _under_compute_sanitizer(
 
 
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
-    """Each kind of failure with one example and what its rows have in common."""
+    """For each kind of failure one example, and the values that its rows have in common."""
     lines: list[str] = []
     for (outcome, reason), group in groupby(
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
@@ -291,7 +291,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> l
 def _coverage_lines(
     checking: FamilyCheck, covered: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool
 ) -> list[str]:
-    """What was covered and what was not tested."""
+    """Lines about the pairs that were covered and the pairs that were not tested."""
     lines = ["Covered pairs of"]
     shares = (
         ("features of the problem", covered.features),

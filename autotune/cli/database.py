@@ -41,7 +41,7 @@ def dump(file: Path, db: str) -> None:
 
 @contextmanager
 def _new(file: Path) -> Iterator[TextIO]:
-    """A file that is not there yet, open for writing; it is there once all of it is written. Raises StoreError."""
+    """Open a new file for writing; it appears once it is complete. Raises StoreError if it exists already."""
     check_writable(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
@@ -117,7 +117,7 @@ def _clean_cache(*, empty: bool) -> None:
     state = binaries.state()
     if empty:
         binaries.trim(0)
-        shutil.rmtree(cache_folder() / "libraries", ignore_errors=True)  # those of untuned networks
+        shutil.rmtree(cache_folder() / "libraries", ignore_errors=True)  # the libraries of untuned networks
     done = "removed from" if empty else "in"
     click.echo(f"{counted(state.entries, 'compiled kernel')} ({state.size_bytes / 1e6:.1f} MB) {done} {state.folder}")
 
@@ -157,7 +157,7 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Column names, each of its own: a repeated one gets a number, so that no value of a JSON object is lost."""
+    """Distinct column names: a repeated name gets a number, so that a JSON object loses no value."""
     unique_names: dict[str, None] = {}
     last: dict[str, int] = {}
     for name in names:

@@ -17,7 +17,9 @@ from autotune.columns import key_columns
 @click.argument("b", metavar="B")
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
-@click.option("--by", type=click.Choice(["study", "device", "date"]), help="What A and B are, if it is ambiguous.")
+@click.option(
+    "--by", type=click.Choice(["study", "device", "date"]), help="The kind of A and B, if their names are ambiguous."
+)
 @format_options
 def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
     """Compare the best kernels of two studies, devices or dates.

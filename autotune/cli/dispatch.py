@@ -161,7 +161,7 @@ def dispatch(
     else:
         _show(built, table, style)
     if interrupted:
-        end_interrupted("the dispatcher uses what was measured until then")
+        end_interrupted("the dispatcher uses the times that were measured before that")
 
 
 def _show(built: Built, table: str, style: str | None, title: str = "") -> None:
@@ -279,7 +279,7 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
 
 
 def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
-    """The layers that no kernel of a device's latest dispatcher fits. Raises StoreError where it has none."""
+    """The layers that no kernel of a device's latest dispatcher supports. Raises StoreError without a dispatcher."""
     (made,) = latest_dispatchers(store, layers, [info])
     dispatcher = dispatcher_of(store, made)
     return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

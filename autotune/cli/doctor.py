@@ -1,4 +1,4 @@
-"""`doctor` and `--version`: what this machine has, and what it lacks."""
+"""`doctor` and `--version`: the requirements of autotune that this machine meets, and those that it lacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Checked:
 
     what: str
     found: str | None
-    """its version or place; None where it is missing"""
+    """its version or path; None if it is missing"""
     needed: bool
     """whether nothing can be tuned here without it"""
     fix: str = ""
@@ -121,7 +121,7 @@ def _gpus(driver: DriverHere | None) -> str | None:
 
 
 def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
-    """The finding, or else what to do."""
+    """The finding, or advice if there is none."""
     try:
         return find(), ""
     except ToolchainError as error:

@@ -77,7 +77,7 @@ def export(
     ptx: bool,
     proof: bool,
 ) -> None:
-    """Write the best kernels as a library that proves itself.
+    """Write the best kernels as a library that tests itself.
 
     Each kernel is a `.cu` file whose header comment names its config, device and time.
 
@@ -130,7 +130,7 @@ def _show_kernels(origins: Mapping[str, str], left_out: Mapping[str, str]) -> No
 
 
 def _prove(written: WrittenExport) -> None:
-    """Have a folder prove itself; where Ctrl-C ends that, say that it did not."""
+    """Build and test a folder's library; if Ctrl-C ends the test, print that the library is not proven."""
     from autotune.api.exports import proof_of
 
     try:
@@ -203,7 +203,7 @@ def source(
 def _trials(
     store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None, number: int
 ) -> list[TrialRow]:
-    """The trials of a number, correct ones first, of GPUs first, then the fastest."""
+    """The trials with a number: correct ones first, then trials on GPUs, then the fastest."""
     rows = [
         row
         for row in store.trials.list(name)
@@ -227,7 +227,7 @@ def _trial_label(kernel: BestRow | TrialRow) -> str:
 
 
 def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...], db: str) -> KernelSource:
-    """The very kernel of a trial. Raises StoreError where it cannot be had."""
+    """The kernel that a trial measured. Raises StoreError if it is not available."""
     from autotune.analysis.rerender import kernel_of
 
     kernel = kernel_of(row, store, load_recorded_templates(directories, [row.problem.operation], what))
@@ -237,7 +237,7 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
 
 
 def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str:
-    """A kernel's text below where it comes from."""
+    """A kernel's text below a comment that says where it comes from."""
     from autotune.exporting.kernel import kernel_text, recorded_origin
     from autotune.store import BestRow
 

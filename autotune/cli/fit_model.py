@@ -20,7 +20,7 @@ def fit_model(databases: tuple[str, ...], out: Path) -> None:
 
     Without DB it uses the bundled databases. Only results of calibrated GPUs count.
 
-    The cost model predicts the time of a config from what its family declares and from the calibrated rates of a GPU.
+    The cost model predicts the time of a config from its family's declarations and from the calibrated rates of a GPU.
     `tune` starts with the configs that the model predicts to be fastest; untuned exports and conversions use such
     configs only. They read cost-model.json in the current folder, or else the bundled model. The file contains the date
     of the fit and its error: how much slower the first config is than the fastest recorded one, on layers that the fit

@@ -1,4 +1,4 @@
-"""`importance`: which parameters decided the time."""
+"""`importance`: which parameters determine the time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def importance(
 
 
 def _answer(row: _Row) -> str:
-    """The parameter that decided most."""
+    """A sentence about the parameter with the largest importance."""
     return (
         f"{row.parameters} of {row.template} affects {row.layer} ({row.device}) most: "
         f"importance {row.importance:.2f} among {row.trials} correct trials."

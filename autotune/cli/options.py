@@ -1,4 +1,4 @@
-"""Options that several commands share, and what a shell completes them with; each means the same everywhere."""
+"""Options that several commands share, with their shell completion; each means the same in every command."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def family_names(_context: click.Context, _param: click.Parameter, begun: str) -
 
 
 def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Shipped studies, those of the database with their layers, and files, which the shell itself completes."""
+    """Shipped studies, the database's studies with their layers, and files, which the shell itself completes."""
     from autotune.store import Store
     from autotune.study_reader import study_names
 
     found = set(study_names())
     db = context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db"
-    with suppress(AutotuneError), Store(db, create=False) as store:  # a shell has nowhere to say that it has none
+    with suppress(AutotuneError), Store(db, create=False) as store:  # a completion has no place for an error
         found |= {word for row in store.studies.layers() for word in (row.study, row.name, row.layer.name)}
     plain = [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
     return [*plain, CompletionItem(begun, type="file")]
@@ -71,7 +71,7 @@ def writable(db: str) -> str:
 
 
 def open_filled(db: str) -> Store:
-    """Open a results database that exists, for writing. Raises StoreError where it does not exist or is bundled."""
+    """Open an existing results database for writing. Raises StoreError if it does not exist or is bundled."""
     from autotune.store import Store
 
     with Store(db, create=False):
@@ -125,7 +125,7 @@ def numbers_of(
 ) -> Callable[[object], tuple[int, ...]]:
     """A type for click: whole numbers in a range, separated by commas or another character.
 
-    It raises click.BadParameter for anything else; `expected` says what is meant. Each number may have a `prefix`.
+    It raises click.BadParameter for anything else, with the text `expected`. Each number may have a `prefix`.
     """
 
     def numbers(value: object) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ class FilterOptions:
         )
 
     def warn_unknown(self, store: Store) -> None:
-        """Print which of the layers and families the database does not have, as that may be why nothing is left."""
+        """Print the layers and families that the database lacks, because that may be why no row is left."""
         known = store.studies.layer_names()
         for option, names, known_names in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),

@@ -50,7 +50,7 @@ class _Notices(Shown):
 
     def write(self, text: str) -> int:
         """Write a text that consists of whole lines."""
-        shown = printable(text)  # of bytes an error, by which click tells a text stream
+        shown = printable(text)  # raises for bytes, which tells click that this is a text stream
         if self.database:
             shown = _HINT.sub(self._with_database, shown)
         if self.level < 0:
@@ -144,7 +144,7 @@ def notices_through(show: Callable[[str], None]) -> Iterator[None]:
 class _Lines:
     """A text stream that passes its lines on; all other attributes are those of the underlying stream."""
 
-    encoding, errors = "utf-8", "strict"  # click writes past a stream that names none, as rich's own
+    encoding, errors = "utf-8", "strict"  # without them click bypasses the stream
 
     def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
         self._stream, self._show = stream, show
@@ -208,7 +208,7 @@ def for_people() -> Iterator[None]:
         for stream in (stdout, stderr):
             try:
                 stream.flush()
-            except OSError:  # for what Python flushes when it exits
+            except OSError:  # Python flushes again when it exits
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,4 +1,4 @@
-"""`profile`: what Nsight Compute says of the best kernels."""
+"""`profile`: run the best kernels under Nsight Compute, or show their stored profiles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _profile_of(row: ProfileRow) -> KernelProfile:
 
 
 def counter_columns(profile_of: Callable[[Row], KernelProfile | None]) -> tuple[Column[Row], ...]:
-    """The columns of a launch's profile: its counters and what its warps waited for."""
+    """The columns of a launch's profile: its counters and the reasons why its warps stalled."""
 
     def stalls(row: Row, most: int | None = None) -> Shares | None:
         found = profile_of(row)
@@ -151,6 +151,6 @@ def _say(line: str) -> None:
 
 
 def require_profiler(info: DeviceInfo) -> None:
-    """Raise DeviceError for a device that Nsight Compute knows nothing of."""
+    """Raise DeviceError for a device that Nsight Compute does not support."""
     if not info.can.profile:
         raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")

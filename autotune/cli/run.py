@@ -1,4 +1,4 @@
-"""A run that measures, on the command line: its device, database and lock, and what Ctrl-C does."""
+"""Runs that measure, on the command line: open devices, print messages, and handle Ctrl-C."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class CommandLine:
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
-    """The evaluator of a named device, else of the first CUDA device or the host; says which one was taken and why.
+    """The evaluator of a named device, else of the first CUDA device or the host.
 
-    And when other programs use it, too.
+    Prints which device was taken and why, and a warning if other programs use it.
     """
     return evaluator_of(name, jobs, deadlines, say=say_device, warn=lambda message: click.echo(message, err=True))
 
@@ -100,7 +100,7 @@ def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
-    """End after Ctrl-C: print in one line what is left to do and the command that does it."""
+    """End after Ctrl-C: print in one line the work that is left and the command that does it."""
     arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
     how = "resume" if resumes else "begin again"
     click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}", err=True)

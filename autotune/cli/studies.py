@@ -1,4 +1,4 @@
-"""`studies`, `import-model` and `new-op`: the studies that there are, and new ones."""
+"""`studies`, `import-model` and `new-op`: list the studies, and write new ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A study that can be named."""
+    """A study that commands accept by its name."""
 
     study: str
     layer_count: int
@@ -53,7 +53,7 @@ def studies(db: str, style: str | None) -> None:
     try:
         stored = stored_studies(db)
     except StoreError as error:
-        click.echo(f"autotune: without the database's: {error}", err=True)
+        click.echo(f"autotune: the database's studies are not listed: {error}", err=True)
         stored = ()
     show([*_shipped(), *_known(stored, db)], _STUDY_COLUMNS, style)
 
@@ -192,14 +192,14 @@ def import_model(
 
 
 def _check_new(out: Path) -> None:
-    """Raise ModelError where a file is there already, which may have been edited."""
+    """Raise ModelError if the file exists already, because somebody may have edited it."""
     check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")
 
 
 def _own_name(source: str) -> str:
-    """The name of a study that has no file: the model's."""
+    """The name of a study that is not written to a file: the model's."""
     return source.rpartition(":")[2] if ":" in source else Path(source).stem
 
 

@@ -62,8 +62,8 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """The winner compared with other kernels, and with the fastest and all others of each library that the study
-    admits.
+    """Lines that compare the winner with other kernels and with each library: its fastest kernel that the study admits,
+    then all others.
     """
 
     def other_class(compared: Compared) -> str:
@@ -101,7 +101,7 @@ def _times_as_fast(compared: Compared) -> str:
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
-    """How many configs a search started with, where they come from and whether they helped."""
+    """A line about the configs that a search started with: their number, their origin, and whether they helped."""
     began = counted(design.used, "config")
     if design.layers:
         (nearest, distance), *others = design.layers
@@ -117,7 +117,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """What an interrupted run has not done."""
+    """A line about the work that an interrupted run has not done."""
     begun = {result.layer.name: result for result in results}
     lacking = []
     for layer in layers:
@@ -141,7 +141,7 @@ class _Plan:
     row: EndToEndRow
 
     def value(self, name: str) -> int | str:
-        """A choice of the plan."""
+        """The plan's value of a parameter."""
         return self.row.row.trial.config.params[name]
 
     @property

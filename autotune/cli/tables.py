@@ -123,7 +123,7 @@ def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """The columns that some row has a value for; a terminal shows once what all rows share."""
+    """The columns in which some row has a value. A terminal shows a value that all rows share only once."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
     side_by_side = [text for text in texts if not text.below]
@@ -258,7 +258,7 @@ def console(*, stderr: bool = False) -> Console:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Escape the text that is printed, whoever prints it."""
+        """Escape all printed text, including rich's own."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 

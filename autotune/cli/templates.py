@@ -73,7 +73,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
 
 
 def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Iterator[str]:
-    """A table of the header, a line for each condition; nothing where it has none."""
+    """A table of the header, with a line for each condition; empty if the header has no such table."""
     if conditions:
         yield f"{key} ({what}):"
     for condition in conditions:

@@ -1,1 +1,1 @@
-"""The recorded trials of a database: as a device that answers with them, and as what the cost model is fitted to."""
+"""The recorded trials of a database: a device that answers with them, and the records that the cost model is fit to."""

@@ -1,4 +1,4 @@
-"""Results databases as what a cost model is fitted on and judged by."""
+"""Results databases -> the records that a cost model is fitted to and judged by."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from autotune.store import Store, TrialRow
 from autotune.trial import Config
 
 FOLDS = 10
-"""Parts of the layers, each of which is predicted by the records of the others."""
+"""Number of parts of the layers. Each part is predicted from the records of the others."""
 
 Shape = tuple[str, tuple[tuple[str, int], ...]]
-"""An operation and its sizes, except that of the run; layers of all types and batch sizes share it"""
+"""An operation and a problem's sizes, except the run-time sizes. Layers of all types and batch sizes share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LayerRecords:
 
 
 def shape_of(problem: Problem) -> Shape:
-    """An operation and a problem's sizes, except those of the run."""
+    """An operation and a problem's sizes, except the run-time sizes."""
     operation = problem.operation
     sizes = ((name, size) for name, size in problem.values.items() if isinstance(size, int))
     return operation.name, tuple(sorted((name, size) for name, size in sizes if name not in operation.runtime))
@@ -102,7 +102,7 @@ def _of_families(
 
 
 def observed_in(records: Iterable[LayerRecords]) -> list[Observed]:
-    """What a fit takes."""
+    """The records in the form that `fit` takes."""
     return [family.observed for layer in records for family in layer.families]
 
 

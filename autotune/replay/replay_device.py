@@ -69,11 +69,11 @@ class ReplayEvaluator(Evaluator):
         return frozenset(trial.config for trial in found.values())
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """A finished future with what is recorded."""
+        """A finished future with the recorded result of the compilation."""
         return compiled_at_once(self._compiled, source)
 
     def _compiled(self, source: KernelSource) -> Binary:
-        """A binary of nothing with the recorded resources. Raises Rejected for a recorded failure to compile."""
+        """An empty binary with the recorded resources. Raises Rejected for a recorded failure to compile."""
         known = (
             _recorded(found, source.config) for (problem, _), found in self._trials.items() if problem == source.problem
         )
@@ -90,7 +90,7 @@ class ReplayEvaluator(Evaluator):
         return Measured(trial.timing, trial.error or ErrorStats(0.0, 0.0), trial.reason == "too_slow")
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """The recorded medians. Raises DeviceError for a baseline, because none is recorded."""
+        """The recorded medians. Raises DeviceError for a baseline, because baselines are not recorded."""
         if request.baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
         medians = [self._trial(source, request.cache).median_us for source, _ in request.kernels]
@@ -98,7 +98,7 @@ class ReplayEvaluator(Evaluator):
 
     def _trial(self, source: KernelSource, cache: str) -> Trial:
         trial = _recorded(self._trials[source.problem, cache], source.config)
-        assert trial is not None  # noqa: S101 - only what was listed is proposed
+        assert trial is not None  # noqa: S101 - only listed configs are proposed
         return trial
 
 
@@ -115,7 +115,9 @@ def _file_and_device(rest: str) -> tuple[Path, str]:
 
 
 def _rows(path: Path, device: str) -> list[TrialRow]:
-    """A database's trials of one device. Raises DeviceError if it has none, or if it has several and none is named."""
+    """A database's trials of one device. Raises DeviceError without trials, or if several devices have some and none is
+    named.
+    """
     with Store(path, create=False) as store:
         groups = measured_rows(store)
     devices = {rows[0].device.identity: rows[0].device for rows in groups.values()}

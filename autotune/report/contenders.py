@@ -33,7 +33,7 @@ class Contender:
 
     @property
     def rival(self) -> bool:
-        """Whether it is a rival: what a user would run otherwise."""
+        """Whether it is a rival: a kernel that a user would run without autotune."""
         return self.row is None
 
     @property

@@ -39,7 +39,7 @@ def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
 
 
 def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) -> tuple[Family, ...]:
-    """The families of trials, fastest first; those without a correct trial last."""
+    """The families of trials, fastest first; families without a correct trial come last."""
     found: dict[str, list[TrialRow]] = {}
     for row in trials:
         found.setdefault(row.trial.config.template, []).append(row)

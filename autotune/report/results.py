@@ -48,7 +48,7 @@ class LayerResults:
     """how the best came about: the rows of `history`"""
     importances: tuple[FamilyImportance, ...]
     ladder_steps: tuple[LadderStep, ...]
-    """the study's techniques; none where it has none"""
+    """the steps of the study's ladder; empty if it has no techniques"""
     rates: tuple[Rate, ...]
     noise: NoiseFloor | None
 

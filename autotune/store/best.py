@@ -210,8 +210,8 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best of these tuning targets, under the names in their studies; None: of every layer. With a `part`, by the
-    rule and among the tuning targets of `part_of`.
+    """The best kernels of these tuning targets, under the names in their studies; None: of every layer. `part` has the
+    parameters of `part_of`, whose rule and tuning targets then apply.
     """
     chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
@@ -268,7 +268,7 @@ def target_of(problem: Problem) -> Select[tuple[int]]:
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
-    """For each layer the rows of this device; if it has none, those of devices of its class, marked as such."""
+    """For each layer the rows of this device, or else the rows of devices of its class, marked as such."""
     exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
     found = []
     for row in rows:

@@ -26,7 +26,7 @@ from autotune.trial import Config, Outcome, Timing, Trial
 
 @dataclass(frozen=True, slots=True)
 class DispatchedLayer:
-    """What a dispatcher chooses for one layer, and what alternatives would choose; each is built without the layer."""
+    """The kernel that a dispatcher chooses for one layer, its time, and the times of other ways to choose."""
 
     layer: Layer
     role: Literal["tuned", "held out"]
@@ -57,7 +57,7 @@ class DispatcherRow:
     device: DeviceInfo
     measurement_mode: str
     number: int
-    """of its trial, among those of its set of layers"""
+    """number of its trial, among the trials of its set of layers"""
     total_us: float
     """of all its layers, each weighted by its count"""
     document: str

@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def is_rival(self) -> bool:
-        """Whether the other kernel is what a user would run otherwise: a library's, or one of a baseline family."""
+        """Whether a user would run the other kernel without autotune: a library's, or one of a baseline family."""
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property

@@ -21,7 +21,7 @@ from autotune.store.studies import LayerRef, current_places, find, one_of
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
-"""Orders of a list of trials; those without the value come last."""
+"""Orders of a list of trials. Trials without the value come last."""
 
 Result = Mapping[str, Any]
 """A row by column."""

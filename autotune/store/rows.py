@@ -56,7 +56,7 @@ def identify(connection: Connection, table: Table, identity: Values, rest: Value
 
 
 def among(column: Column[Any], values: Iterable[int | str]) -> ColumnElement[bool]:
-    """Whether a column has one of these values, of which there may be any number."""
+    """Whether a column has one of these values; their number is not limited."""
     return column.in_(select(func.json_each(json.dumps([*values])).table_valued("value").c.value))
 
 

@@ -1,4 +1,4 @@
-"""The store: every trial of every study on every device, and the only truth about them."""
+"""The store: the database of every trial of every study on every device."""
 
 from __future__ import annotations
 

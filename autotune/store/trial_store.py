@@ -245,7 +245,7 @@ class TrialStore:
             return tuple(by_id[trial_id] for trial_id in ids)
 
     def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
-        """Finished trials of any study whose times are comparable with those of one, oldest first."""
+        """Finished trials of any study whose times are comparable with the time of one trial, oldest first."""
         one = trials.alias("one")
         same = (trials.c[name] == one.c[name] for name in CIRCUMSTANCES)
         statement = (
@@ -292,7 +292,7 @@ _LATEST_KNOWN = (
 
 @cache
 def _of_others() -> Select[*tuple[Any, ...]]:
-    """Those of a layer in other studies; the condition on studies lets SQLite use an index."""
+    """The trials of a layer in other studies; the condition on studies lets SQLite use an index."""
     others = trials.c.study_id.in_(select(studies.c.id).where(studies.c.id != bindparam("study_id")))
     of_layer = trials.c.tuning_target_id == bindparam("tuning_target_id")
     return select_trials().where(others, of_layer, trials.c.source_id.is_not(None), *_KNOWN).order_by(trials.c.id)

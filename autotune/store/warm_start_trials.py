@@ -94,7 +94,7 @@ class TopTrialStore:
 
 
 def _before(scope: Scope) -> Iterator[ColumnElement[bool]]:
-    """That a trial is older than the first of a scope, and not older than its study's fresh start."""
+    """The condition that a trial is older than the first of a scope, and not older than its study's fresh start."""
     own = (
         select(func.min(trials.c.id))
         .where(

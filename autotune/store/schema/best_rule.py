@@ -105,7 +105,7 @@ BEST_NOW = _rule(
 
 
 def best_of(side: str = "") -> str:
-    """The rule for what had ended by `:until`.
+    """The rule for the trials, finals and retimes that had ended by `:until`.
 
     Of one study its own trials and finals count, imported ones too; `:study_id` NULL stands for all studies. `side`
     ends the names of the parameters, for a statement that has the rule twice.

@@ -157,8 +157,8 @@ _PLAIN = {int: integer, float: real, str: text, bool: flag}
 def columns_of(
     record: type[DataclassInstance], comment: str | None = None, *, null: bool = False, besides: Collection[str] = ()
 ) -> Iterator[Column[Any]]:
-    """A column for each plain field of a record, except those `besides`. The comment of a column is the field's text;
-    `comment` replaces that of the first.
+    """A column for each plain field of a record, except the fields in `besides`. The comment of a column is the field's
+    text; `comment` replaces the first one.
 
     The default of a field is that of its column, so that the field can be added to a file that has rows.
     """

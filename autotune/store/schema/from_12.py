@@ -86,7 +86,7 @@ def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
 
 
 def _copying(new: sqlite3.Connection, table: str, columns: list[str]) -> str:
-    """What copies a table; a column that came later gets its default."""
+    """The statement that copies a table; a column that was added later gets its default."""
     old = _OLD_TABLES.get(table, table)
     there = {row[1] for row in new.execute(f"PRAGMA old.table_info({old})")}
     found = {name: _OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns}
@@ -99,7 +99,7 @@ def _admitted(study: str, dtype: str | None) -> str:
     """The accuracy classes that a study's text admits, JSON."""
     try:
         table: Mapping[str, object] = tomllib.loads(study)
-    except tomllib.TOMLDecodeError:  # of an imported space
+    except tomllib.TOMLDecodeError:  # the text of an imported space is not TOML
         table = {}
     accuracy = table.get("accuracy")
     return json.dumps(admitted_classes(accuracy if isinstance(accuracy, str) else None, dtype or "f32"))

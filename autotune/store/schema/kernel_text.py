@@ -1,4 +1,4 @@
-"""The text of a kernel as paragraphs, most of which other kernels have too, so that each is stored once."""
+"""The text of a kernel as paragraphs. Kernels share most of their paragraphs, so each paragraph is stored once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def joined(paragraphs: Sequence[str]) -> str:
     return _BETWEEN.join(paragraphs)
 
 
-_KEPT = 1 << 14  # ids of paragraphs; kernels share most of theirs
+_KEPT = 1 << 14  # ids of paragraphs
 
 
 @lru_cache(_KEPT)

@@ -52,7 +52,7 @@ DECLARED = ("number", "reason", "message", "source_hash", "accuracy", "determini
 
 schema_versions = table(
     "schema_versions",
-    "Which autotune brought this file to which schema.",
+    "The versions of autotune that brought this file to a schema.",
     key("version"),
     text("autotune_version"),
     date("applied_at", "every date is ISO 8601, UTC"),
@@ -77,7 +77,7 @@ layers = table(
 
 tuning_targets = table(
     "tuning_targets",
-    "What a trial tunes: a layer, a set of layers (a dispatcher), or a search space imported from a file.",
+    "The target of a trial: a layer, a set of layers (a dispatcher), or a search space imported from a file.",
     key(),
     word("kind", ("layer", "layers", "space")),
     reference("layer_id", "layers", "of a layer, else NULL", null=True, unique=True),
@@ -139,7 +139,7 @@ devices = table(
 
 environments = table(
     "environments",
-    "What a measurement depends on besides its device; a change makes results doubtful, not foreign.",
+    "The versions and flags that a measurement depends on, next to its device. A change puts results in doubt.",
     key(),
     text("driver"),
     text("toolkit", "compiler name and version"),
@@ -169,30 +169,30 @@ noise_floors = table(
     real("noise_us"),
     real("noise_fraction"),
     date("measured_at"),
-    origin("imported ones count where there is no other"),
+    origin("an imported one counts only if there is no other"),
     Index("noise_floors_device", "device_id", "measurement_mode"),
 )
 
 rates = table(
     "rates",
-    "What a device was measured to do, by `autotune devices --calibrate`.",
+    "The rates of a device, as `autotune devices --calibrate` measured them.",
     key(),
     reference("device_id", "devices"),
     reference("environment_id", "environments"),
-    text("unit", "copy, fill, or an arithmetic such as fp32"),
+    text("unit", "copy, fill, or a kind of arithmetic such as fp32"),
     text("method", "how it was measured; the best of one calibration's methods counts"),
     measured("per_s", "bytes for copy and fill, else floating-point operations"),
     date("measured_at"),
-    origin("imported ones count where there is no other"),
+    origin("an imported one counts only if there is no other"),
     Index("rates_device", "device_id", "unit"),
 )
 
 templates = table(
     "templates",
-    "A kernel family as it was when trials were made with it.",
+    "A kernel family as it was when trials used it.",
     key(),
     text("family"),
-    text("hash", "of its text and of what it includes"),
+    text("hash", "of its text and the files that it includes"),
     text("header"),
     date("first_seen_at"),
     UniqueConstraint("family", "hash"),
@@ -202,18 +202,18 @@ sources = table(
     "sources",
     "Every rendered kernel that was compiled. The view `kernels` has its text.",
     key(),
-    text("hash", "its identity, of text, flags, launches and problem", unique=True),
+    text("hash", "its identity: the hash of its text, flags, launches and problem", unique=True),
     reference("layer_id", "layers"),
     array("entries", "JSON array, kernel names"),
     array("flags", "JSON array, compiler flags of its own"),
-    json_object("launches", "JSON object: prepare, stages, constants ...; {} where only the hash is kept"),
+    json_object("launches", "JSON object: prepare, stages, constants ...; {} if only the hash is kept"),
     word("accuracy", CLASSES),
     flag("deterministic"),
 )
 
 paragraphs = table(
     "paragraphs",
-    "What kernels' texts are made of; kernels share most of it.",
+    "The paragraphs of kernels' texts; kernels share most of them.",
     key("id", "the first 63 bits of the text's SHA-256"),
     text("text", "the text between two blank lines"),
 )
@@ -229,7 +229,7 @@ source_paragraphs = table(
 
 trials = table(
     "trials",
-    "One config and what became of it.",
+    "One config and its result.",
     key(),
     reference("study_id", "studies"),
     reference("tuning_target_id", "tuning_targets"),
@@ -241,22 +241,22 @@ trials = table(
     reference("template_id", "templates"),
     json_object("config", "JSON object, parameter to value"),
     reference("source_id", "sources", "NULL when rejected before rendering", null=True),
-    reference("reused_trial_id", "trials", "the trial whose result this one took over, else NULL", null=True),
-    integer("attempts", "how often it was begun"),
+    reference("reused_trial_id", "trials", "the trial whose result this one reuses, else NULL", null=True),
+    integer("attempts", "how often it was started"),
     word("outcome", tuple(Outcome)),
-    text("reason", "a word beneath the outcome"),
-    text("message", "the compiler's, driver's or checker's own words"),
-    word("accuracy", CLASSES, "what the arithmetic promises, such as fp32; empty when rejected before rendering"),
+    text("reason", "a word that refines the outcome"),
+    text("message", "the message of the compiler, driver or checker"),
+    word("accuracy", CLASSES, "accuracy class of the arithmetic, such as fp32; empty when rejected before rendering"),
     flag("deterministic"),
-    *columns_of(Resources, "a thread; it and the other resources are NULL where no compiler reported them", null=True),
-    integer("smem_bytes", "shared memory a block, static and dynamic"),
+    *columns_of(Resources, "per thread; it and the other resources are NULL if no compiler reported them", null=True),
+    integer("smem_bytes", "shared memory per block, static and dynamic"),
     real("occupancy", "theoretical, 0 to 1", null=True),
     real("error_over_bound", "at most 1 when correct; NULL when not verified or not a number", null=True),
     real("error_max_abs", null=True),
     measured("median_us", "of its measurement, correct trials only", null=True),
     measured(
         "ranking_median_us",
-        "median of its latest measurement here, by which `best` ranks it; NULL for what does not count: "
+        "median of its latest measurement here, by which `best` ranks it; NULL for a trial that is not ranked: "
         "imported and never re-timed, failed when re-timed, a copy, or another trial of its kernel was re-timed since",
         null=True,
     ),
@@ -264,7 +264,7 @@ trials = table(
     date("started_at"),
     date("ended_at", "NULL while running", null=True),
     origin("measured here, or imported by a merge: unverified until re-timed here"),
-    text("proposed_by", "what asked for it: search, default, warm_start ...", server_default="search"),
+    text("proposed_by", "the source of the config: search, default, warm_start ...", server_default="search"),
     *columns_of(Trial, besides=DECLARED),
     UniqueConstraint("study_id", "tuning_target_id", "device_id", "environment_id", "measurement_mode", "number"),
     Index("trials_outcome", "study_id", "tuning_target_id", "outcome"),
@@ -276,7 +276,7 @@ trials = table(
 
 quarantine = table(
     "quarantine",
-    "Kernels that took down two runs, never to be launched again on this device in this environment.",
+    "Kernels that took down two runs. They are not launched again on this device in this environment.",
     key(),
     reference("device_id", "devices"),
     reference("environment_id", "environments"),
@@ -305,7 +305,7 @@ finals = table(
 
 verdicts = table(
     "verdicts",
-    "The finals' winner against the default, the previous best, cuDNN ...",
+    "Comparisons of the finals' winner with the default, the previous best, cuDNN ...",
     key(),
     reference("finals_id", "finals"),
     text("against"),
@@ -313,19 +313,19 @@ verdicts = table(
     word("verdict", ("win", "tie", "loss")),
     measured("median_us"),
     measured("against_us"),
-    text("against_accuracy", "accuracy class of what the winner was compared with", null=True),
+    text("against_accuracy", "accuracy class of the kernel that the winner was compared with", null=True),
     Index("verdicts_finals", "finals_id"),
 )
 
 retimes = table(
     "retimes",
-    "A stored trial measured again in a later run, and what became of its time.",
+    "A stored trial that a later run measured again, with its old and new time.",
     key(),
     reference("trial_id", "trials"),
     reference("run_id", "runs", "device, driver and toolkit of the new measurement"),
-    measured("before_us", "the median it had"),
+    measured("before_us", "the median before"),
     measured("after_us", "the new median, NULL when it failed", null=True),
-    word("label", RETIME_LABELS, "remeasured: the median it had was taken in another way, so the two are not compared"),
+    word("label", RETIME_LABELS, "remeasured: the old median was measured in another way, so the two are not compared"),
     text("message", "why it failed, else empty"),
     date("ended_at"),
     Index("retimes_trial", "trial_id"),
@@ -339,9 +339,9 @@ measurements = table(
     reference("trial_id", "trials"),
     reference("finals_id", "finals", "NULL for the one made while tuning, and for a retime's", null=True),
     reference("retime_id", "retimes", "NULL unless made by a retime", null=True),
-    text("cache", "cold (L2 written over before each sample) or hot"),
+    text("cache", "cold (L2 flushed before each sample) or hot"),
     integer("sample_count"),
-    array("samples_us", "JSON array, in the order taken, seven digits as the timer has"),
+    array("samples_us", "JSON array, in the order measured, with the timer's seven digits"),
     measured("median_us"),
     real("q1_us"),
     real("q3_us"),
@@ -366,14 +366,14 @@ measurements = table(
 
 end_to_end_timings = table(
     "end_to_end_timings",
-    "What the host-to-host time of an end_to_end trial is made of.",
+    "The parts of the host-to-host time of an end_to_end trial.",
     reference("trial_id", "trials", primary_key=True),
     *columns_of(EndToEndParts),
 )
 
 profiles = table(
     "profiles",
-    "What a profiler saw of one launch of a trial's kernel; NULL where the device has no such counter.",
+    "A profiler's counters of one launch of a trial's kernel; NULL if the device has no such counter.",
     key(),
     reference("trial_id", "trials"),
     reference("run_id", "runs", "device, driver and date of the profile, not of the trial"),
@@ -385,7 +385,7 @@ profiles = table(
 
 dispatchers = table(
     "dispatchers",
-    "A dispatcher as it was built. Its trial's tuning target is the set of layers that it was made from.",
+    "A dispatcher as it was built. The tuning target of its trial is the set of layers that it was built from.",
     key(),
     reference("trial_id", "trials"),
     json_object("record", "JSON object: properties, kernels with their conditions, default, rule"),
@@ -395,20 +395,20 @@ dispatchers = table(
 
 dispatched_layers = table(
     "dispatched_layers",
-    "What a dispatcher does with each layer, and with those that were held out of its making.",
+    "The kernel that a dispatcher chooses for each layer, including layers that were held out when it was built.",
     key(),
     reference("dispatcher_id", "dispatchers"),
     reference("layer_id", "layers"),
     text("name"),
     integer("count", "how often the network runs it: its weight"),
     word("role", ("tuned", "held out")),
-    text("kernel", "name of the kernel that serves it; NULL when none fits, it is to be tuned", null=True),
-    flag("default_first", "1: the rule has no answer for it, the safe default comes first"),
-    real("time_us", "of that kernel, NULL without one", null=True),
+    text("kernel", "name of the chosen kernel; NULL when no kernel supports the layer", null=True),
+    flag("default_first", "1: no threshold of the rule applies to it, so the safe default comes first"),
+    real("time_us", "of the chosen kernel; NULL without one", null=True),
     real("best_us", "of the layer's own best kernel"),
-    real("left_out_us", "of what a dispatcher made without the layer chooses; NULL: nothing fits", null=True),
-    real("default_us", "of the safe default, NULL when it does not fit", null=True),
-    real("single_us", "of the single kernel that is best over the other layers", null=True),
-    real("nearest_us", "of the best kernel of the nearest layer", null=True),
+    real("left_out_us", "of the choice of a dispatcher built without the layer; NULL without one", null=True),
+    real("default_us", "of the safe default; NULL when it does not support the layer", null=True),
+    real("single_us", "of the single kernel that is best on the other layers", null=True),
+    real("nearest_us", "of the best kernel of the most similar layer", null=True),
     UniqueConstraint("dispatcher_id", "layer_id"),
 )

@@ -92,7 +92,7 @@ SELECT sources.id AS source_id, hash, entries, flags, launches, accuracy, determ
         WHERE source_paragraphs.source_id = sources.id ORDER BY position)) AS text
 FROM sources""",
     "results": f"""\
--- Every trial in one flat row, with names in place of ids. The shape is NULL for what is not one layer.
+-- Every trial in one flat row, with names in place of ids. The shape is NULL if its target is not one layer.
 SELECT
 {_RESULTS}
 {_OF_TRIALS}""",
@@ -205,9 +205,9 @@ WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us"
 def diff(kind: str) -> str:
     """The best kernels of two sides, paired by layer, class and measurement mode; twins are layers of one shape.
 
-    Sides of kind `device` are what is best now on `:device_id_a` and `:device_id_b`. Of other kinds a side is what was
-    best at a date or in a study: `:until_a`, `:study_id_a` and `:targets_a` as `best_of` takes them. `:places_a` is a
-    JSON array of tuning targets with the names that they go by; NULL: each by its own.
+    A side of kind `device` has the kernels that are best now on `:device_id_a` or `:device_id_b`. Any other side has
+    the kernels that were best at a date or in a study: `:until_a`, `:study_id_a` and `:targets_a` are as `best_of`
+    takes them. `:places_a` is a JSON array of tuning targets with names for them; NULL: each has its own name.
     """
     rules = {side: BEST_NOW if kind == "device" else best_of(side) for side in ("_a", "_b")}
     return f"""\
@@ -312,7 +312,7 @@ ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
 STALE = f"""\
 WITH
 kept AS MATERIALIZED (
-    -- the best kernels, without those that a deterministic one of their class beats
+    -- the best kernels, without non-deterministic kernels that a deterministic one of their class beats
     SELECT * FROM (
         SELECT best.*, median_us, launch, runs.environment_id AS environment_id,
             coalesce(place.key, 0) AS place, place.value ->> 1 AS name,

@@ -236,7 +236,7 @@ def schema_of(path: Path, timeout_s: float) -> int | None:
 
 
 def has_results(url: str | Path) -> bool:
-    """Whether there is a results database; an empty file, left by a run that was killed early, is none yet.
+    """Whether there is a results database; an empty file, left by a run that was killed early, does not count.
 
     Raises StoreError for any other file.
     """

@@ -97,7 +97,7 @@ def test_the_sqlite3_shell_reads_it_without_this_project(path: Path, store: Stor
     columns = "study, layer, outcome, deterministic, median_us, ended_at LIKE '2026-11-20T%Z'"
     assert shell(f"SELECT {columns} FROM results") == "lenet|conv1|correct|1|10.5|1"
     assert shell("SELECT config FROM trials") == '{"block_p":0,"filters":"constant","vector":true}'
-    assert "how often it was begun" in shell(".schema trials")
+    assert "how often it was started" in shell(".schema trials")
 
 
 def test_only_the_store_imports_sqlalchemy() -> None:
