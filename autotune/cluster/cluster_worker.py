@@ -119,7 +119,7 @@ class ClusterWorker(Worker):
         compilers: int | None = None,
         **options: object,
     ) -> None:
-        """Open `device`, by default the first CUDA device, or else the host. `options` are those of Dask's Worker."""
+        """Open `device`, by default the first CUDA device, or else the host. `options` are Dask's for a Worker."""
         self.owns_device = not isinstance(device, OpenDevice)
         """whether the device was opened here, and is closed with the worker"""
         if not isinstance(device, OpenDevice):
@@ -179,7 +179,7 @@ class _Stop:
             return True
         if state is None or state.state == "cancelled":
             return True
-        if not self._answer.done() or self._answer.exception() is not None:  # the latter: the scheduler is lost
+        if not self._answer.done() or self._answer.exception() is not None:  # an exception: the scheduler is lost
             return False
         if not self._answer.result():
             self._answer = self._ask()

@@ -69,7 +69,7 @@ class _ClassRun:
 
     device_class: DeviceClass
     tasks: int = 0
-    """the number that the workers of the class run at once; 0: there is no worker"""
+    """number of tasks that the workers of the class run at once; 0: there is no worker"""
     results: dict[Problem, LayerResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)

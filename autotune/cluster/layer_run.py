@@ -103,7 +103,7 @@ class LayerRun:
         )
 
     def hear(self, call: Report) -> bool:
-        """Store a report of the task; whether it ends an evaluation."""
+        """Store a report of the task; return whether it ends an evaluation."""
         running = len(self._stored.running)
         call(self._stored)
         self.reports += 1
@@ -122,7 +122,7 @@ class LayerRun:
         self.failures = 0 if self.reports else self.failures + 1
 
     def end(self, end: TaskEnd) -> LayerResult | None:
-        """Count a task that has ended; the layer's result, None when another part follows."""
+        """Count a task that has ended; return the layer's result, or None when another part follows."""
         self._spent_s += end.spent_s
         self._new += end.result.new
         self.failures = 0

@@ -1,4 +1,4 @@
-"""Dask's scheduler: its address, the settings that autotune needs, its workers, and one of this process."""
+"""Dask's scheduler: its address, the settings that autotune needs, its workers, and a scheduler of this process."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ class Workers:
     """The workers of one device class."""
 
     version: str
-    """of their autotune"""
+    """version of their autotune"""
     device_class: bytes
     """pickled"""
     names: tuple[str, ...]
     tasks: int
-    """the number that they run at once"""
+    """number of tasks that they run at once"""
 
 
 def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:

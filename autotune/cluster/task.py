@@ -25,7 +25,7 @@ WORKER_LOST = "worker_lost"
 """the reason of a trial that was running when its worker was lost"""
 
 Report = Callable[[LayerWriter], object]
-"""What a task would write, which the coordinator writes to the results database."""
+"""A call that writes a task's result; the coordinator makes it on the writer of its results database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class LayerTask:
 
     id: str
     topic: str
-    """of its reports among Dask's events; also the name of the Dask Event that ends it after the current evaluation"""
+    """the topic of its reports in Dask, and the name of the Dask Event that ends it after the current evaluation"""
     study: Study
-    """of this layer alone, without its file's text"""
+    """the study with this layer alone, without its file's text"""
     layer: Layer
     state: LayerState
     part: Part
@@ -68,7 +68,7 @@ class LayerTask:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLayer:
-    """The LayerWriter of a task: reports what would be written."""
+    """The LayerWriter of a task. It reports each call to the coordinator in place of writing."""
 
     report: Callable[[Report], object]
 
@@ -119,4 +119,4 @@ class TaskEnd:
 
     result: LayerResult
     spent_s: float
-    """of the layer's time budget"""
+    """seconds of the layer's time budget that it used"""

@@ -20,8 +20,8 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.trial import Resources
 
 DEFAULT_LIMIT_BYTES = 2 << 30
-_CLOCK_STEP_S = 60.0  # by which clocks of one network may differ
-_TRIM_EVERY = 200  # writes of one process between two looks at the folder's size
+_CLOCK_STEP_S = 60.0  # largest difference of the clocks of one network
+_TRIM_EVERY = 200  # writes of one process between two checks of the folder's size
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class BinaryCache:
         return binary
 
     def put(self, key: str, binary: Binary) -> None:
-        """Keep a binary. A folder that cannot be written costs nothing but the hits."""
+        """Keep a binary. If the folder cannot be written, nothing is kept and no error is raised."""
         fields = asdict(replace(binary, image=b"", compile_us=0.0))
         head = {name: fields[name] for name in ("target", "resources", "log", "entries")}
         head["sha256"] = hashlib.sha256(binary.image).hexdigest()

@@ -62,12 +62,13 @@ NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
 """Flags of every kernel; a change of them is a change of environment."""
 UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
 """Include guard of libstdc++'s special functions, which `cuda_runtime.h` includes from C++17 on: they take 75 of an
-empty kernel's 280 ms of CPU time, and device code cannot use them. With another guard nothing changes."""
+empty kernel's 280 ms of CPU time, and device code cannot use them. In a libstdc++ with another guard the flag has no
+effect."""
 _CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
 PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
-"""The include guard of `cuda_runtime.h` and the declarations that kernels use from it: this saves 180 of the remaining
-255 ms. Also the declarations that they use from `cuda_fp16.h` and `cuda_bf16.h`. The cubin is the same; a text that
-needs more is compiled with the full headers.
+"""The include guard of `cuda_runtime.h`, and a header with the declarations that kernels use from it, from
+`cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms. The cubin is the same; a text that needs
+more is compiled with the full headers.
 """
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")

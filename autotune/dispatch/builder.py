@@ -75,7 +75,7 @@ class Built:
     """weighted difference within which two rules count as equal"""
     configs: int
     interpolated: tuple[Layer, ...]
-    """layers interpolated between those of the study, on which kernels were also measured"""
+    """layers interpolated between the study's, on which kernels were also measured"""
     measured: int
     """cells of the matrix that were measured by this run"""
     evaluated: int
@@ -93,7 +93,7 @@ def build(
 ) -> Built:
     """Build a dispatcher from a study's layers, or from those left after a seed has held out a quarter.
 
-    With `explore` its kernels are also measured on layers interpolated between those of the study. Raises StudyError if
+    With `explore` its kernels are also measured on layers interpolated between the study's. Raises StudyError if
     there are too few layers, StoreError if one has no correct kernel.
     """
     study = run.study

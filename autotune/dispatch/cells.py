@@ -72,7 +72,7 @@ class Row:
         return listed is None or config in listed
 
     def padded_outputs(self, config: Config) -> int:
-        """The padded outputs of a config: those that the device could compute in its time; 0 if it breaks a rule."""
+        """The outputs that the device could compute in the time of a config; 0 if the config breaks a rule."""
         bound = self.bounds[config.template]
         if not bound.supported:
             return 0

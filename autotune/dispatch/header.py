@@ -187,7 +187,7 @@ def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
         for number, (words, first) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
     ]
     outside = {
-        "words": "a layer unlike those that were measured",
+        "words": "a layer unlike the measured ones",
         "function": "out_of_range",
         "kernels": [DEFAULT],
     }

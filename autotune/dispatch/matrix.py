@@ -70,7 +70,7 @@ class Matrix:
     layer
     """
     best_us: Floats
-    """[layers]; of the layer's own best kernel"""
+    """[layers]; time of the layer's own best kernel"""
     top_configs: tuple[tuple[int, ...], ...]
     """each study layer's best few configs, best first; interpolated layers have none"""
     default: int
@@ -86,7 +86,7 @@ class Matrix:
 
     @property
     def weights(self) -> Floats:
-        """[layers]; how often the network runs each."""
+        """[layers]; how often the network runs each layer."""
         return np.array([layer.count for layer in self.layers], dtype=np.float64)
 
     @property
@@ -104,7 +104,7 @@ class Matrix:
 
 
 def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
-    """The candidate configs for these layers: their own best few, without those that fail on any of them.
+    """The candidate configs for these layers: their own best few, without configs that fail on any of the layers.
 
     Configs that only other layers contribute are excluded, so that nothing is learned from a layer that is left out.
     """

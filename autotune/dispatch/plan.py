@@ -91,7 +91,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """[rows, configs]; expected log regrets on some layers, from their own times and those of similar configs."""
+    """[rows, configs]; expected log regrets on some layers, from their own times and the times of similar configs."""
     own = np.eye(len(matrix.layers))[list(rows)]
     by = sorted({*suggested_configs(matrix, rows), *configs})
     return expected(matrix, own, near(matrix, rows), by, configs)

@@ -146,7 +146,7 @@ class RuleTrials:
         for layer, position, config in zip(layers, positions, serving, strict=True):
             if (columns[position] if position >= 0 else -1) != config:
                 name = self.kernels[position].name if position >= 0 else "nothing"
-                message = f"chooses {name} for {layer.name}, which is not what was verified for it"
+                message = f"chooses {name} for {layer.name}, a kernel that was not verified on it"
                 raise Rejected(Outcome.WRONG_RESULT, "unverified", message)
         if binary is not None:
             _check_choices(self.run_of, dispatcher, binary.result(), layers)

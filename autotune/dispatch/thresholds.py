@@ -103,7 +103,7 @@ def best_rule(costs: Costs) -> Rule:
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """The rule with the fewest ends and named kernels among those that lose at most `within_us`
+    """The rule with the fewest ends and named kernels among the rules that lose at most `within_us`
     relative to the best.
     """
     least = min(costs.of(rule) for rule in rules)

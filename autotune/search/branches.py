@@ -50,9 +50,8 @@ class Branches:
         return int(self._trials.min())
 
     def completed(self) -> Floats:
-        """The values of trials; random ones fill in for trials that failed before they suggested everything.
-
-        Parameters that those lack may have had any value, unlike those that other trials lack.
+        """The values of trials. A trial that failed before it suggested everything gets random values for the rest,
+        because the missing parameters may have had any value. In other trials a missing parameter stays missing.
         """
         found = self._values.copy()
         for trial in self._short:

@@ -1,8 +1,8 @@
 """space -> search: the time of a config on a layer that was never tuned, as a weighted sum of the terms of its cost.
 
-The time is the fixed terms plus the 2-norm of the others. The weights of a family are those of all families times
-factors of its own, which stay near 1 where a family has few records. `fit` chooses both by the squared errors of the
-log times, of which fast configs weigh most.
+The time is the sum of the fixed terms plus the 2-norm of the others. The weights of a family are the common weights
+times factors of its own, which stay near 1 if the family has few records. `fit` chooses both by the squared errors of
+the log times, in which fast configs count most.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POWER = 2.0
 START = {"launch": 1.0, "start": 1.5}
 """Weights of the fixed terms before the fit, microseconds: an empty kernel takes 2.5; other terms begin with 1."""
 SPREAD, FIXED_SPREAD = 2.0, 0.3
-"""Standard deviations of the logs of the common weights, and of those of the fixed terms."""
+"""Standard deviations of the logs of the common weights, and of the weights of the fixed terms."""
 OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
 """The same of a family's own factors: a launch costs each the same."""
 ERROR = 0.15
@@ -48,7 +48,7 @@ class Observed:
     """Measured configs of one family on one layer and device."""
 
     layer: object
-    """Those of one layer and device have the same."""
+    """equal for all configs of one layer and device"""
     family: str
     """`KernelTemplate.base`"""
     terms: Floats
@@ -88,7 +88,7 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """Distance of two devices, those of one name first; a replayed device's name ends with its own."""
+    """Distance of two devices, devices with the same name first; a replayed device's name ends with its own."""
     return device_distance(one, device), not device.name.endswith(one.name)
 
 
@@ -107,7 +107,7 @@ def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
-    """The weights of each family, and those of "" for all others.
+    """The weights of each family; the key "" has the weights of all other families.
 
     Each layer counts the same, whatever the number of its trials. Raises StudyError if there are none.
     """
@@ -195,4 +195,4 @@ def read_cost_model(path: Path) -> CostModel:
             {name: np.array(own, dtype=np.float64) for name, own in content["weights"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StudyError(f"{path}: is no cost model: {error}") from None
+        raise StudyError(f"{path}: is not a cost model: {error}") from None

@@ -32,23 +32,23 @@ TERMS = (
     *("imbalance", "operands", "waiting", "conflicts", "unpadded", "spills"),
 )
 NEEDED_RATES = ("copy", "fp32")
-"""Without these a device counts as not calibrated."""
+"""Rates without which a device counts as not calibrated."""
 L2_BYTES_PER_S = 60e9
-"""of a multiprocessor, nominal; an H200 has been seen to load 8 TB/s in all"""
+"""Nominal rate of a multiprocessor; an H200 has loaded 8 TB/s in all."""
 STEP_US = 0.1
 LATENCY_US = 0.5
-"""of a step of which only one is under way, and of filling a pipeline"""
+"""Time of a step that runs alone, and of filling a pipeline."""
 STORE_BYTES_PER_US = 1e5
-"""of a multiprocessor, through shared memory, nominal"""
+"""Nominal rate of a multiprocessor's stores through shared memory."""
 HIDING = 8.0
 """Independent results that a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
 most 8."""
 OWN_REGISTERS = 24
-"""Registers of a thread in addition to its accumulators, as the headers estimate them."""
+"""Registers per thread in addition to its accumulators, as the headers estimate them."""
 MOST_REGISTERS = 255
-"""Limit of a thread, from compute capability 3.5 on."""
+"""Limit per thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
-"""of a multiprocessor, from compute capability 7.0 on"""
+"""Schedulers of a multiprocessor, from compute capability 7.0 on."""
 FLOP_A_SLOT = 64
 """FFMAs of a warp that take as long on a scheduler as one more shared-memory pass."""
 

@@ -1,9 +1,9 @@
-"""A Gaussian process over points whose parameters are similar to a degree, in numpy.
+"""A Gaussian process over points whose parameters have a similarity, in numpy.
 
-The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION): multiplied out, a sum
-over all sets of parameters, so effects of single parameters, of pairs, of triples and so on are each a process of
-their own, and what one parameter does is known also far from everything measured (the ANOVA kernel, Duvenaud et al.
-2011 and the literature there). How similar two values are is the metric's: `one_hot.py` for the rows of a given space,
+The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION). Expanded, it is a sum
+over all sets of parameters, so the effects of single parameters, of pairs, of triples and so on are separate processes,
+and the effect of one parameter is known even far from all measured points (the ANOVA kernel, Duvenaud et al. 2011 and
+the literature there). A metric defines how similar two values are: `one_hot.py` for the rows of a given space,
 `coordinates.py` for parameters of any kind. Weights and noise maximise the marginal likelihood times a log-normal prior
 (MAP), by resilient backpropagation. (Rasmussen & Williams 2006, 5.4.1; the signal variance is profiled out.)
 """
@@ -22,8 +22,8 @@ Singles = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 INTERACTION = 0.4
-"""Variance of the joint effect of n + 1 parameters divided by that of n; infinite for the product
-of all similarities.
+"""Variance of the joint effect of n + 1 parameters divided by the variance for n; infinite for the product of all
+similarities.
 """
 PRIOR_WEIGHT = 2.0
 """Prior median of a parameter's weight, multiplied by the root of the number of parameters."""

@@ -1,4 +1,4 @@
-"""The search in a space that is not given: its parameters are those that the study's trials suggested so far.
+"""The search in a space that is not given: its parameters are all that the study's trials have suggested so far.
 
 All trials are points of one Gaussian process; some lack some of the parameters.
 """
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 FIRST = 4
 """Trials before the model is used."""
 FIRST_OF_BRANCH = 2
-"""Trials of each branch before that; of several branches, each has LOOK trials before the model alone decides."""
+"""Trials of each branch before the model is used. With several branches, each has LOOK trials before the model alone
+decides.
+"""
 SPREAD_FROM = 10
-"""Number of random points from which the first points are chosen, each the farthest from those before; of many more,
-the farthest would be corners of the space.
+"""Number of random points from which the first points are chosen, each the farthest from those before. With many more
+points the farthest would be corners of the space.
 """
 SURE_FROM = 30
 """Trials times branches from which the model's deviations count in full; before, they count in proportion. A process is
@@ -210,7 +212,7 @@ def _violation(tried: _Tried) -> Floats:
 
 
 def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:
-    """Parameters as Optuna keeps them, NaN for those that are lacking or were of another kind [len(space)]."""
+    """Parameters as Optuna stores them, NaN for a parameter that is missing or was of another kind [len(space)]."""
     values = np.full(len(space), np.nan)
     for place, (name, distribution) in enumerate(space.items()):
         if name in params:

@@ -1,8 +1,9 @@
 """Rows of one family as one-hot codes, and how similar two of them are.
 
-The similarity of two values of a parameter is exp(-weight * distance), rough as kernel times are; the distance is how
-far apart they stand in the declared order, mixed with whether they differ at all. The log of a covariance is a product
-of matrices: the code of one row, a table of the logs for all pairs of values of each parameter, the code of the other.
+The similarity of two values of a parameter is exp(-weight * distance), which is not smooth, as kernel times are not.
+The distance combines how far apart they are in the declared order with whether they differ at all. The log of a
+covariance is a product of matrices: the code of one row, a table of the logs for all pairs of values of each parameter,
+the code of the other.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Values:
     """for any two values of the same parameter [values, values]"""
 
     def sample(self, points: Points) -> _Sample:
-        """Some codes, without the values that none of them has."""
+        """Some codes, without the values that no code has."""
         which = np.flatnonzero(points.any(axis=0))
         some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
         return _Sample(some, points.astype(np.float64)[:, which])

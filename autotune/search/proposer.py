@@ -1,6 +1,6 @@
 """The project's own sampler: expected improvement over feasible rows, with a model of the failures.
 
-A family starts with configs that are far apart, among those that leave little of the device idle. Then a Gaussian
+A family starts with configs that are far apart and leave little of the device idle. Then a Gaussian
 process per family models the log time, and another one the failures. The sampler scores random free rows and the
 neighbours of the family's best, and proposes the row with the largest expected improvement times chance of success. All
 families share one scale and one incumbent, so a more promising family gets more of the budget.
@@ -28,7 +28,7 @@ LOOK_EVERY = 4
 PATIENCE = 8.0
 """Maximum number of configs of each family that a much slower family waits for before its next config."""
 BUSIEST = 0.3
-"""Share of the free rows from which the first configs are chosen: those with the least padded outputs."""
+"""Share of the free rows from which the first configs are chosen: the rows with the least padded outputs."""
 SPREAD_FROM = 300
 """Number of random rows of these from which they are picked, each the farthest from those before."""
 DRAW = 1200
@@ -56,7 +56,7 @@ class Proposer:
         """
 
     def propose(self, rng: np.random.Generator) -> int:
-        """The index of the next config to evaluate. Raises LookupError if none is left."""
+        """The index of the next config to evaluate. Raises LookupError if no config is left."""
         state = self._state
         self.gain = None
         open_families = self._open_families()
@@ -132,7 +132,7 @@ class Proposal:
 
 
 class _Family:
-    """One family's models and what they propose."""
+    """One family's models and their proposals."""
 
     def __init__(self, state: SearchState, number: int) -> None:
         self.number = number

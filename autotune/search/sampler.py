@@ -143,7 +143,7 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """The parameters that are chosen together: those of the given space, or of all trials so far."""
+        """The parameters that are chosen together: all of the given space, or of all trials so far."""
         with self._lock:
             return self._proposals.search_space(study)
 
@@ -193,13 +193,14 @@ class StudySampler(BaseSampler):
 class AutotuneSampler(StudySampler):
     """A Gaussian process of the values and one of the failures, for any Optuna study of one objective.
 
-    Without `space` the parameters are those that the objective suggests, of any kind, some of them only sometimes. With
-    it (feasible configs: parameter to value) only these are proposed, none twice, and `suggest` gives a trial one of
-    them. Trials that fail, are pruned, return an infinite value or violate a constraint are learned from, those that
-    still run are taken into account. The proposal for a trial depends on the seed, the trial's number and the study
-    alone; `number` gives another one, for studies rebuilt from results kept elsewhere. May be used by several threads.
+    Without `space` the sampler uses the parameters that the objective suggests; they may be of any kind, and a trial
+    need not suggest all of them. `space` lists the feasible configs (parameter to value): the sampler then proposes
+    only these, each at most once, and `suggest` returns a trial's config. The model learns from trials that fail, are
+    pruned, return an infinite value or violate a constraint, and takes running trials into account. The proposal for a
+    trial depends only on the seed, the trial's number and the study; `number` returns another number, for studies
+    rebuilt from results kept elsewhere. Several threads may use one sampler.
 
-    `constraints_func` is Optuna's: values above 0 are violations; `Trial.set_constraint` needs none.
+    `constraints_func` is Optuna's: values above 0 are violations. `Trial.set_constraint` works without it.
 
     Raises ValueError for a space without configs, and in a study of several objectives.
     """

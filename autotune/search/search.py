@@ -34,13 +34,13 @@ AHEAD = 10
 class Search:
     """Proposes configs of all families under one budget; every feasible config at most once.
 
-    `ask` depends on (seed, number), the told trials and the configs asked for and not yet told, on nothing else: a
-    search given its `history` proposes what an uninterrupted one would. The configs of the initial `design` come
-    first, then each family's default; a complete space no larger than the budget is then walked in order, so the budget
-    is what is certain to be evaluated: 0 where something else may end the search. Raises StudyError for an unknown
-    sampler.
+    `ask` depends only on the seed, the number, the told trials and the pending configs, so a search that is given its
+    `history` proposes the same configs as an uninterrupted one. The configs of the initial `design` come first, then
+    each family's default. A complete space that is no larger than `budget` is then walked in order; `budget` is the
+    number of evaluations that are certain, so it is 0 if something else may end the search. Raises StudyError for an
+    unknown sampler.
 
-    With `watch` the default sampler's model says what further evaluations may gain, whatever the sampler.
+    With `watch` the default sampler's model predicts the gain of further evaluations, whatever the sampler.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Search:
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
     def _look(self, number: int) -> None:
-        """Record what the model expects of the config that is about to be asked for; None if the model did not choose
-        it.
+        """Record the gain that the model expects of the config that is about to be asked for; None if the model did not
+        choose it.
         """
         if self._watch and self._state.free.any():
             self._rows.proposer.propose(np.random.default_rng([self._seed, number]))

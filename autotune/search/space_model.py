@@ -50,7 +50,7 @@ def objective(
     values: Sequence[float] | None,
     so_far: Sequence[float],
 ) -> float:
-    """The same whether or not the trial violates a constraint."""
+    """The value to minimise, whether or not the trial violates a constraint."""
     sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
     if state == TrialState.COMPLETE and values:
         value = sign * values[0]
@@ -162,7 +162,8 @@ class ListedSpaceModel:
     def _claimed(self, study: Study, trial: FrozenTrial, index: int) -> bool:
         """Claim a config for a trial; False if another process claimed it since the study was last read.
 
-        Each process writes its claim before it reads those of the others, so at least one of two sees the other's.
+        Each process writes its claim before it reads the others' claims, so of two processes at least one sees the
+        other's claim.
         """
         params = self.encoding.params(index)
         study._storage.set_trial_system_attr(trial._trial_id, CLAIM, params)

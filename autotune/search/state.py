@@ -154,7 +154,7 @@ class SearchState:
     def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
         """The free config of a family nearest to a row: by Hamming distance, then ordinal distance, then at random.
 
-        If the family has none left, one of another family. Raises LookupError if none is left at all.
+        If the family has none left, a config of another family. Raises LookupError if no config is left at all.
         """
         order = [family, *(other for other in range(len(self.spaces)) if other != family)]
         for here in order:

@@ -56,12 +56,12 @@ class Scale:
 
 
 class Surrogate:
-    """Gaussian processes of the same points; their weights depend on what is observed alone."""
+    """Gaussian processes of the same points; their weights depend only on the observations."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._weights: dict[str, tuple[bytes, Weights]] = {}
-        """of each process, with the points that they were fitted to"""
+        """the weights of each process, with the points that they were fitted to"""
 
     def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
         """The model of the scaled values; pending points are assumed to have the expected values."""

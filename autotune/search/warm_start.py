@@ -1,11 +1,11 @@
 """space -> search: an initial design of the configs that a cost model predicts to be fastest, corrected by results.
 
 A Gaussian process for each family predicts the error of the cost model's log times, from the fastest trials of the
-nearest layers and devices. It sees a config by what that comes to on a layer: beside the parameters, all that the
-header derives from them and from the problem, such as rows a thread, blocks over the output channels, registers and
-warps. Those carry over where parameters do not: 20 rows a thread are as good a choice elsewhere, a tile of 22 rows that
-the layer's 80 rows even out to 20 need not be. The feasible config with the smallest prediction comes next; what the
-layer's own first trials say counts for those that follow.
+nearest layers and devices. Its inputs are a config's parameters and all values that the header derives from them and
+from the problem, such as rows per thread, blocks over the output channels, registers and warps. Derived values carry
+over to other layers where parameters do not: if a layer's 80 rows turn a tile of 22 rows into one of 20, then 20 rows
+per thread may be as good elsewhere, but a tile of 22 rows need not be. The feasible config with the smallest prediction
+comes next. The results of the layer's own first trials correct the predictions for the configs after them.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Predictor:
-    """The cost model with the rates of one device; those of another device are the model's."""
+    """The cost model with the rates of one device; for another device it uses its own rates."""
 
     model: CostModel
     device: DeviceInfo
@@ -225,7 +225,7 @@ class _Family:
     """the influence of each trial, made independent of earlier ones, on each config [trials, configs]"""
 
     def propose(self, told: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """The smallest prediction and its config; infinite if none is left. `told` are the layer's own log times."""
+        """The smallest prediction and its config; infinite without a config. `told` has the layer's own log times."""
         predicted, said = self.predicted.copy(), self.said
         taken = []
         for config in (*told, *pending):
@@ -251,7 +251,7 @@ class _Family:
 
 
 def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _Predictor) -> _Known:
-    """A family's trials on the layers, without those of configs that it no longer has."""
+    """A family's trials on the layers, without trials of configs that it no longer has."""
     positions = [np.empty((0, len(template.params)), np.intp)]
     views, of = [], []
     errors, times = [np.empty(0)], [np.empty(0)]

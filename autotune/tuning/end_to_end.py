@@ -51,7 +51,7 @@ class EndToEndResult:
 def configs(choices: EndToEnd, n: int) -> Iterator[Config]:
     """Every distinct combination, the unsplit batch first.
 
-    Excluded are more streams than segments, and numbers of segments into which n cannot be divided.
+    It leaves out plans with more streams than segments, and numbers of segments that n cannot be divided into.
     """
     for pinned in choices.pinned:
         for segments in sorted(set(choices.segments)):
@@ -124,7 +124,7 @@ class _EndToEndLine:
         self.scope = scope = stored.scope
         declared = layer.problem.operation
         if not declared.independent:
-            raise StudyError(f"{scope.name}: {declared.name} has independent = false, so it cannot be cut for copies")
+            raise StudyError(f"{scope.name}: {declared.name} has independent = false, so its batch cannot be split")
         family = kernel.row.trial.config.template
         if family not in templates:
             raise StudyError(

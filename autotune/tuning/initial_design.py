@@ -54,7 +54,7 @@ class Predicted:
     """its family, for the layer and the device"""
     config: Config
     predicted_us: float | None
-    """None on a device of which the cost model knows nothing: the config is a family's default"""
+    """None on a device that the cost model does not cover: the config is then a family's default"""
     near: tuple[tuple[str, float], ...]
     """`study.layer on DEVICE` of the tuned layers that corrected the prediction, with their distance, nearest first"""
 

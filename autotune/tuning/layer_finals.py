@@ -296,11 +296,11 @@ def timed_in_turn(
     budget_s: float,
     seed: int,
 ) -> InTurn:
-    """Time the trials' kernels interleaved, the first of them twice: by what that pair differs is the noise.
+    """Time the trials' kernels interleaved, and the first of them twice: the difference of that pair is the noise.
 
-    All is timed again in a fresh worker when a kernel's time is much smaller than it was in the search; what was out
-    of the race then has one sample, of its very first run: that says nothing. Raises Disproved for kernels that are not
-    right any more.
+    All kernels are timed again in a fresh worker if one is much faster than it was in the search. That does not apply
+    to a kernel that lost the race in the search, because the only sample of such a kernel is its first run. Raises
+    Disproved for kernels that are not correct any more.
     """
 
     def timed() -> FinalsTimings:

@@ -26,7 +26,7 @@ class DesignResult:
     layers: tuple[tuple[str, float], ...]
     """the layers that they come from, with their distances"""
     best: Trial | None
-    """the fastest of them; None if none is correct"""
+    """the fastest of them; None if no config is correct"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class Pipeline:
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:
-        """The number of those of one layer."""
+        """The number of these configs that belong to one layer."""
         return sum(one.queue is queue for one in self._all)
 
     def supplies(self, queue: LayerQueue) -> bool:

@@ -81,7 +81,7 @@ class Schedule:
 
     @property
     def _open(self) -> list[TunedLayer]:
-        """The layers that are not done; after an interruption only those that started."""
+        """The layers that are not done; after an interruption only the layers that have started."""
         interrupted = self._run.stopping()
         return [tuned for tuned in self._layers if tuned.result is None and (tuned.begun or not interrupted)]
 
@@ -158,7 +158,7 @@ class Schedule:
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
 
     def _spent(self) -> str:
-        """The total budget that is used up; empty if none is."""
+        """The name of the total budget that is used up; empty if there is budget left."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
         if total_s is not None and self._elapsed_s >= self._searching_s(total_s):
             return TIME_IN_TOTAL
@@ -176,7 +176,7 @@ class Schedule:
         return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
-        """Start the finals of layers that start no more configs, and resume those that can continue."""
+        """Start the finals of layers that start no more configs, and resume finals that can continue."""
         for tuned in self._layers:
             if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
                 self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))

@@ -57,7 +57,7 @@ class Progress:
     done: int
     """evaluations so far, earlier runs included"""
     budget: int
-    """maximum number of evaluations, or those of earlier runs if they are more"""
+    """maximum number of evaluations, or the number of earlier runs' evaluations if that is larger"""
     best: Trial | None
     """the fastest correct trial so far; None before the first"""
     failures: Mapping[str, int]
@@ -89,7 +89,7 @@ class Seen:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The first correct trial with the smallest median; None if none is correct."""
+    """The first correct trial with the smallest median; None without a correct one."""
     correct = (trial for trial in trials if trial.median_us is not None)
     return min(correct, key=lambda trial: trial.median_us or 0.0, default=None)
 

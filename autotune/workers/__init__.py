@@ -1,1 +1,1 @@
-"""Worker processes: what compiles and what holds a device, so that no kernel can take the run down with it."""
+"""Worker processes compile kernels and own devices, so that no kernel can take the run down with it."""

@@ -33,8 +33,8 @@ from autotune.measurement.verify import Verifier
 from autotune.trial import ErrorStats, Measured, Outcome, Phases
 from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # of the finals
-_SAMPLE_US = 400.0  # that the passes of one sample of a short kernel take together: a graph's launch is noise then
+_LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # rounds of the finals
+_SAMPLE_US = 400.0  # time of one sample of a short kernel; compared with it, a graph's launch is negligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class LayerBench:
         """Time contenders interleaved. All are recorded in the same way, with the same number of passes per sample;
         each pass has its own arrays.
 
-        If libraries take part, the passes of a kernel share weights, as those of a library do. Each kernel but the
+        If libraries take part, the passes of a kernel share weights, as a library's passes do. Each kernel but the
         first has copies of the weights at other addresses, because a time also depends on the addresses. The first
         kernel is timed once more at its own addresses, for the noise floor.
         """
@@ -279,7 +279,7 @@ class LayerBench:
         done = self._clock()
         runs = verified.runs
         shortest_us = min(run.us for run in runs)
-        # after the verification the packed weights or the constant memory may be those of the integers
+        # the verification may have left the packed weights or the constant memory of the integer test data
         loaded.kernel.prepare(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
         count = self._several(shortest_us)
         each = self._each_pass(loaded, count, cold=cold)
@@ -289,7 +289,7 @@ class LayerBench:
             first = runs
         elif cold and passes.launch == "stream" and count == 1:
             later = (*runs[1:], *verified.on_integers)
-            # first passes and other data differ by some per cent, which cannot make a slow kernel the winner
+            # first passes and passes on other data differ by a few per cent, too little to make a slow kernel win
             first = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, first)
         measure(samples, Race(best_us, Converged()))

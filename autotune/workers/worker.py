@@ -34,8 +34,8 @@ from autotune.trial import ErrorStats, Measured, Timing
 from autotune.workers.compiler_messages import Bug, CompileRequest, CompilerRequest
 
 T = TypeVar("T")
-MOST_PASSES = 32  # in one sample of a short kernel
-COPIES_BYTES = 1 << 30  # the most that copies of a layer's arrays may take, for samples of several passes
+MOST_PASSES = 32  # maximum number of passes in one sample of a short kernel
+COPIES_BYTES = 1 << 30  # maximum memory for copies of a layer's arrays, for samples of several passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LayerRequest:
-    """Make a layer's test data and reference, in addition to those of other layers. Answer: None."""
+    """Make a layer's test data and reference, and keep the data of other layers. Answer: None."""
 
     problem: Problem
     check: Binary
@@ -191,7 +191,7 @@ class WorkerBug(Exception):
 class Worker:
     """A child process that answers requests, in its own process group, killed with its children.
 
-    Its temporary files, and those of its compilers, are in a folder that is removed with it.
+    Its temporary files, and its compilers' files, are in a folder that is removed with it.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -233,7 +233,7 @@ class Worker:
     def receive(self, deadline_s: float) -> Reply:
         """Wait for the answer to the oldest request.
 
-        Raises what the worker raised (Rejected and other AutotuneErrors), or WorkerLost after killing it.
+        Raises the error that the worker raised (Rejected and other AutotuneErrors), or WorkerLost after killing it.
         """
         try:
             if not self._connection.poll(deadline_s):

@@ -105,7 +105,7 @@ def test_a_cost_model_in_the_current_folder_is_used(autotune: Command) -> None:
     first, second = (float(done.err.partition("cost model, ")[2].split()[0]) for done in (bundled, own))
     assert first != second
     Path("cost-model.json").write_text("{}")
-    assert autotune(*words).err.strip().endswith("cost-model.json: is no cost model: 'terms'")
+    assert autotune(*words).err.strip().endswith("cost-model.json: is not a cost model: 'terms'")
 
 
 @pytest.mark.cxx
