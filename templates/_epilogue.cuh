@@ -21,12 +21,6 @@ __device__ __forceinline__ float hardswish(float value) {
     return value * __saturatef(fmaf(value, 1.0f / 6.0f, 0.5f));
 }
 
-// relu6(value + 3) / 6
-__device__ __forceinline__ float hardsigmoid(float value) {
-    value = fmaf(value, 1.0f / 6.0f, 0.5f);
-    return value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value;
-}
-
 // 2^value, and 1 / value, as one instruction each: they err by 2^-22 and 2^-23 at most (PTX ISA, ex2.approx, rcp.approx).
 __device__ __forceinline__ float power_of_2(float value) {
 #ifdef __CUDACC__

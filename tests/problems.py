@@ -58,8 +58,8 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
 FILTER_GRADIENT = operation("conv_filter_gradient")
-CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, SQUEEZE_EXCITATION, STENCIL = map(
-    operation, ("concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "squeeze_excitation", "stencil")
+CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, STENCIL = map(
+    operation, ("concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "stencil")
 )
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
@@ -244,17 +244,6 @@ PROBLEMS: Mapping[str, Problem] = {
         f"{of.name} {n}x{pixels}x{c} {dtype}": make_problem(of, {"n": n, "pixels": pixels, "c": c, "dtype": dtype})
         for of in (PIXEL_MEAN, GATE)
         for n, pixels, c, dtype in ((3, 35, 96, "f16"), (2, 150, 20, "f32"), (9, 1, 7, "bf16"))
-    },
-    **{
-        f"squeeze_excitation {n}x{pixels}x{c}/{squeezed} {dtype} {inner} {gate}": make_problem(
-            SQUEEZE_EXCITATION,
-            {"n": n, "pixels": pixels, "c": c, "squeezed": squeezed, "dtype": dtype, "inner": inner, "gate": gate},
-        )
-        for n, pixels, c, squeezed, dtype, inner, gate in (
-            (3, 35, 120, 30, "f16", "relu", "sigmoid"),
-            (2, 150, 20, 7, "f32", "silu", "hardsigmoid"),
-            (9, 1, 7, 1, "bf16", "relu", "hardsigmoid"),
-        )
     },
     **{
         f"stencil {n}x{h}x{w}": make_problem(STENCIL, {"n": n, "h": h, "w": w})

@@ -71,7 +71,6 @@ ACTIVATIONS = (
         options={"approximate": "tanh"},
     ),
     Activation("leaky_relu", "LeakyReLU", "max(v, 0.01 * v)", 1.0),
-    Activation("hardsigmoid", "Hardsigmoid", "min(max(v + 3, 0), 6) / 6", 0.17),
 )
 BY_WORD = {each.word: each for each in ACTIVATIONS}
 

@@ -15,15 +15,7 @@ from typing import TypeAlias
 from .activations import ACTIVATIONS
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
 from .network_layers import LINEAR, Layer
-from .plain_problems import (
-    GATES,
-    SQUEEZED,
-    ConcatProblem,
-    GateProblem,
-    MeanProblem,
-    PlainProblem,
-    SqueezeExcitationProblem,
-)
+from .plain_problems import ConcatProblem, PlainProblem
 
 LayerProblem: TypeAlias = Problem | PlainProblem
 """The problem of a layer in inference: a convolution, or a layer without filters."""
@@ -233,8 +225,6 @@ def _fused(
     front = None
     if isinstance(layer.problem, Problem) and not layer.is_linear:
         front = _front(graph, at, layer.problem)
-    elif isinstance(layer.problem, GateProblem):
-        front = _squeezed(graph, at, layer.problem)
     elif operator.inside and layer.problem is not None:
         if graph.dtypes.get(tensor) != layer.problem.dtype or not _only_for(graph, at):
             return None
@@ -281,48 +271,6 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
         if problem is not alone and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
             found = Front(tuple(reversed(parts)), (tensor, *reads), problem)
     return found
-
-
-def _squeezed(graph: Graph, at: int, gate: GateProblem) -> Front | None:
-    """The mean and the two layers of it that compute the factors of a gate, in squeeze-and-excitation."""
-    images, factors = graph.operators[at].reads
-    for mean in graph.readers[images]:
-        layer = graph.operators[mean].layer
-        if layer is None or not isinstance(layer.problem, MeanProblem):
-            continue
-        first = _pixel_layer(graph, graph.operators[mean].writes[0])
-        second = None if first is None else _pixel_layer(graph, graph.operators[first.parts[-1]].writes[0])
-        if first is None or second is None or first.word not in SQUEEZED or second.word not in GATES:
-            continue
-        if graph.operators[second.parts[-1]].writes[0] == factors and graph.only_reader(factors) == at:
-            problem = SqueezeExcitationProblem(
-                x=gate.x, dtype=gate.dtype, squeezed=first.channels, inner=first.word, gate=second.word
-            )
-            return Front((mean, *first.parts, *second.parts), (images,), problem)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _PixelLayer:
-    """A 1x1 convolution of images of one pixel, and the activation after it."""
-
-    parts: tuple[int, ...]
-    """positions of its operators"""
-    channels: int
-    word: str
-
-
-def _pixel_layer(graph: Graph, tensor: str) -> _PixelLayer | None:
-    """The layer, with a bias and an activation, that alone reads a tensor."""
-    at = graph.only_reader(tensor)
-    layer = None if at is None else graph.operators[at].layer
-    if at is None or layer is None or not isinstance(layer.problem, Problem) or layer.problem.epilogue != "bias":
-        return None
-    of = layer.problem.geometry
-    word, activated = activation_behind(graph, graph.operators[at].writes[0])
-    if not word or {*of.w[2:], *of.x[2:], of.groups} != {1} or {*of.before, *of.after} != {0} or of.transposed:
-        return None
-    return _PixelLayer((at, *activated), of.k, word)
 
 
 def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .activations import ACTIVATIONS
 from .interface import Interface, InterfaceArray, InterfaceSize
-from .plain_problems import GATES, MOST_TENSORS, SQUEEZED
+from .plain_problems import MOST_TENSORS
 
 _AFTER_RELU = tuple(each.word for each in ACTIVATIONS[1:])  # ReLU's epilogues have the first numbers in the C interface
 _STORED = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
@@ -144,20 +144,6 @@ GATE_INTERFACE = Interface(
         _array("y", "out", "n", "pixels", "c"),
     ),
 )
-SQUEEZE_EXCITATION_INTERFACE = Interface(
-    "squeeze_excitation",
-    ("n",),
-    (*_OF_IMAGES, InterfaceSize("squeezed", None)),
-    {"dtype": tuple(_STORED), "inner": SQUEEZED, "gate": GATES},
-    (
-        _IMAGES,
-        _array("w1", "weights", "squeezed", "c"),
-        _array("b1", "weights", "squeezed"),
-        _array("w2", "weights", "c", "squeezed"),
-        _array("b2", "weights", "c"),
-        _array("y", "out", "n", "pixels", "c"),
-    ),
-)
 MAX_POOL_INTERFACE = Interface(
     "max_pool2d",
     ("n",),
@@ -169,9 +155,6 @@ MAX_POOL_INTERFACE = Interface(
     {"dtype": tuple(_STORED), "layout": ("nchw", "nhwc")},
     (_laid_out("x", "in", "n", "c", "hw"), _laid_out("y", "out", "n", "c", "pq")),
 )
-PLAIN_INTERFACES = (
-    *(NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE),
-    *(MEAN_INTERFACE, GATE_INTERFACE, SQUEEZE_EXCITATION_INTERFACE),
-)
+PLAIN_INTERFACES = (NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, GATE_INTERFACE)
 """Operations without filters."""
 NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, *PLAIN_INTERFACES)

@@ -16,7 +16,6 @@ KINDS: Mapping[str, str] = {
     "max_pool2d": "max pool",
     "pixel_mean": "mean",
     "gate": "gate",
-    "squeeze_excitation": "squeeze-and-excitation",
 }
 """The kind of an operation's layers."""
 LINEAR = "linear layer"

@@ -1,4 +1,4 @@
-"""Norms, concatenations, max pools, means, gates and squeeze-and-excitation as problems of kernels."""
+"""Layers without filters as problems of kernels: norms, concatenations, max pools, means and gates."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from .network_layers import KINDS, Layer
 
 MOST_TENSORS = 8
 """Maximum number of tensors that a kernel concatenates."""
-SQUEEZED = ("relu", "silu")
-"""The activations between the layers of squeeze-and-excitation that kernels have."""
-GATES = ("sigmoid", "hardsigmoid")
-"""The activations after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,37 +174,6 @@ class GateProblem(PlainProblem):
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """The shapes of its tensors."""
         return self.x, (*self.x[:2], *(1,) * (len(self.x) - 2))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqueezeExcitationProblem(PlainProblem):
-    """The mean over the pixels, two layers of it with their activations, and the product of the images and that."""
-
-    operation = "squeeze_excitation"
-
-    squeezed: int
-    """channels between the layers"""
-    inner: str
-    """the word of the activation between them"""
-    gate: str
-    """the word of the activation after them"""
-
-    @property
-    def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype; the shapes determine all sizes."""
-        return {"inner": self.inner, "gate": self.gate}
-
-    @property
-    def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words."""
-        n, c, *axes = self.x
-        found = {"n": n, "pixels": math.prod(axes), "c": c, "squeezed": self.squeezed}
-        return {**found, **self.arguments, "dtype": self.dtype}
-
-    @property
-    def shapes(self) -> tuple[str, str]:
-        """The sizes of its images and of its first layer, for a report."""
-        return sizes(self.x), sizes((self.squeezed, self.x[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

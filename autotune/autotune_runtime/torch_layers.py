@@ -13,14 +13,14 @@ from . import network_layers
 from .aten_calls import CASTS
 from .convolution import Problem
 from .fusion import Front, Fused, LayerProblem, fuse
-from .plain_problems import ConcatProblem, GateProblem, NormProblem, SqueezeExcitationProblem
+from .plain_problems import ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture
 from .torch_convolution import Convolution, LinearLayer, UpsampledConvolution
 from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
 from .torch_graph import arguments_of, attribute, read
-from .torch_plain import MODULES, Gate, Plain, SqueezeExcitation
+from .torch_plain import MODULES, Plain
 
 _PERMUTE, _UNSQUEEZE = torch.ops.aten.permute.default, torch.ops.aten.unsqueeze.default
 _SQUEEZE = torch.ops.aten.squeeze.dim
@@ -142,10 +142,6 @@ class LayerGraph:
         self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
         part.graph.recompile()
 
-    def inside(self, layer: Layer) -> list[fx.Node]:
-        """The operators in front of a layer that its kernel computes."""
-        return [] if layer.fused is None or layer.fused.front is None else self._nodes(layer.fused.front.operators)
-
     def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
@@ -263,8 +259,6 @@ class LayerGraph:
             return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
-        if isinstance(problem, GateProblem) and fused.front is not None:
-            return self._squeezed(layer, problem, fused, fused.front)
         weights = self._weights(node)
         if isinstance(problem, (NormProblem, ConcatProblem)) and (fused.front is not None or fused.folded):
             weights = self._factors(node, problem, fused)
@@ -284,20 +278,6 @@ class LayerGraph:
         module = (UpsampledConvolution if upsampled else Convolution)(problem, conv.weight, conv.bias)
         fused = replace(fused, front=replace(front, problem=problem))
         return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
-
-    def _squeezed(self, layer: Layer, gate: GateProblem, fused: Fused, front: Front) -> Layer:
-        """A gate with the mean and the layers that compute its factors, if its images are not overwritten meanwhile."""
-        images, device = self._made(front.reads[0]), self._read.seen.tensors[layer.node].kind.device
-        module = Gate(gate, None, None, device)
-        alone = replace(layer, module=module, problem=gate, fused=replace(fused, front=None))
-        if self._read.seen.overwritten([images], self._read.nodes[front.operators[0]], layer.node):
-            return alone
-        of = front.problem
-        assert isinstance(of, SqueezeExcitationProblem)  # noqa: S101 - that of a gate
-        parts = [self._read.nodes[at] for at in front.operators if self._read.graph.operators[at].kind == "convolution"]
-        weights = [each for part in parts for each in self._weights(part) if each is not None]
-        layers = [_parameter(each.flatten(1) if each.dim() > 1 else each) for each in weights]
-        return replace(alone, module=SqueezeExcitation(of, layers, device), problem=of, fused=fused, otherwise=alone)
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
         """The scale and the shift after a concatenation or a norm that is written out, as weight and bias."""

@@ -16,14 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .activations import BY_WORD
-from .network_interfaces import (
-    CONCAT_INTERFACE,
-    GATE_INTERFACE,
-    MAX_POOL_INTERFACE,
-    MEAN_INTERFACE,
-    NORM_INTERFACE,
-    SQUEEZE_EXCITATION_INTERFACE,
-)
+from .network_interfaces import CONCAT_INTERFACE, GATE_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, NORM_INTERFACE
 from .plain_problems import (
     MOST_TENSORS,
     ConcatProblem,
@@ -32,7 +25,6 @@ from .plain_problems import (
     MeanProblem,
     NormProblem,
     PlainProblem,
-    SqueezeExcitationProblem,
 )
 from .torch_call import STORED, Call
 from .torch_convolution import activated
@@ -97,7 +89,7 @@ class Plain(nn.Module):
 
     def by_pytorch(self, *tensors: Tensor) -> Tensor:
         """Compute the same with PyTorch's operators."""
-        return activated(self.computed(tensors, *self.weights()), self.problem.activation)
+        return activated(self.computed(tensors, self.weight, self.bias), self.problem.activation)
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
         """The layer without its activation by PyTorch's operators, with these weights."""
@@ -128,11 +120,10 @@ class Plain(nn.Module):
     def _error(self, *tensors: Tensor, bound: float) -> float:
         *inputs, y = tensors
         one = torch.ones((), dtype=torch.float64, device=y.device)
-        weights = [None if each is None else each.double() for each in self.weights()]
-        exact = self.computed(tuple(each.double() for each in inputs), *weights)
+        weight, bias = (None if each is None else each.double() for each in (self.weight, self.bias))
+        exact = self.computed(tuple(each.double() for each in inputs), weight, bias)
         axes = (-1, *(1,) * (y.dim() - 2)) if self.problem.layout == "nhwc" else (-1,)
-        weight, bias = one if self.weight is None else self.weight, self.bias
-        sizes = [each.double().abs().view(axes) for each in (weight, bias) if each is not None]
+        sizes = [each.abs().view(axes) for each in (one if weight is None else weight, bias) if each is not None]
         allowed = sum(sizes, exact.abs()).mul_(bound * self.tolerance)
         of, word = torch.finfo(y.dtype), self.problem.activation
         if word:
@@ -315,60 +306,12 @@ class Gate(Plain):
         return [*super().arrays((x,)), gate.flatten(1)]
 
 
-def excited(x: Tensor, weights: Sequence[Tensor | None], inner: str, gate: str) -> Tensor:
-    """PyTorch's squeeze-and-excitation of x [N, C, ...], with filters and biases of both layers."""
-    first, first_bias, second, second_bias = weights
-    assert first is not None and second is not None  # noqa: S101, PT018 - a layer has filters
-    axes = tuple(range(2, x.dim()))
-    squeezed = activated(functional.linear(x.mean(axes), first, first_bias), inner)
-    return x * activated(functional.linear(squeezed, second, second_bias), gate)[(..., *(None for _ in axes))]
-
-
-def _excited_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
-    weights, named = [tensors[name] for name in ("w1", "b1", "w2", "b2")], dict(call.arguments)
-    y = excited(tensors["x"].movedim(-1, 1), weights, str(named["inner"]), str(named["gate"]))
-    return y.movedim(1, -1).contiguous()
-
-
-class SqueezeExcitation(Plain):
-    """Squeeze-and-excitation: two layers of the mean over the pixels are factors of the images."""
-
-    problem: SqueezeExcitationProblem
-    operator = Operator(SQUEEZE_EXCITATION_INTERFACE, "squeeze_excitation", _excited_by_pytorch)
-    tolerance = 2e-5
-
-    def __init__(
-        self,
-        problem: SqueezeExcitationProblem,
-        layers: Sequence[nn.Parameter],
-        device: torch.device,
-        library: str | Path | None = None,
-    ) -> None:
-        """`layers` are the filters and the bias of the first layer, and those of the second one."""
-        super().__init__(problem, None, None, device, library)
-        self.first, self.first_bias, self.second, self.second_bias = layers
-
-    def tuned(self, epilogue: str, library: str | Path) -> Self:  # noqa: ARG002 - it has one
-        """The same layer by a library's kernel."""
-        return type(self)(self.problem, self.weights(), self.device, library)
-
-    def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
-        """PyTorch's operators."""
-        (x,), of = tensors, self.problem
-        return excited(x, weights, of.inner, of.gate)
-
-    def weights(self) -> tuple[nn.Parameter, ...]:
-        """Filters and biases of both layers."""
-        return self.first, self.first_bias, self.second, self.second_bias
-
-
 MODULES: Mapping[type[PlainProblem], type[Plain]] = {
     NormProblem: Norm,
     ConcatProblem: Concat,
     MaxPoolProblem: MaxPool,
     MeanProblem: Mean,
     GateProblem: Gate,
-    SqueezeExcitationProblem: SqueezeExcitation,
 }
 """The modules of problems."""
 OPERATORS: Mapping[str, Operator] = {each.operator.interface.name: each.operator for each in MODULES.values()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from . import load
 from .activations import BY_WORD
@@ -21,7 +21,7 @@ from .interface import Library, LibraryError, find_libraries
 from .torch_benchmark import THOROUGH, Effort, Times, Work, race
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
-from .torch_layers import Inference, Layer, LayerGraph
+from .torch_layers import Inference, Layer
 from .torch_plain import Plain
 from .torch_runtime import Runtime
 
@@ -154,30 +154,14 @@ def swap(
     places: dict[Tuned, int] = {}
     with torch.no_grad(), cudnn_benchmark():
         for part in network.parts:
-            judged = _judged(part, judge)
+            judged = [judge.way(layer) for layer in part.layers]
             for at, (layer, row) in enumerate(judged, len(rows)):
-                if row.kernel and row.swapped and isinstance(row.problem, LayerProblem) and layer.module is not None:
+                if row.swapped and isinstance(row.problem, LayerProblem) and layer.module is not None:
                     tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
             rows += [replace(row, kind=layer.kind) for layer, row in judged]
         return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
-
-
-def _judged(part: LayerGraph, judge: _Judge) -> list[tuple[Layer, Row]]:
-    """The way to compute each layer, and its row. A layer inside another one whose kernel wins has none of its own."""
-    judged: list[tuple[Layer, Row]] = []
-    users: dict[fx.Node, str] = {}
-    for layer in reversed(part.layers):
-        if layer.node in users:
-            row = Row(layer.name, layer.problem, "", None, None, swapped=True, why=f"is part of {users[layer.node]}")
-            judged.append((layer, row))
-            continue
-        way, row = judge.way(layer)
-        judged.append((way, row))
-        if row.swapped:
-            users |= dict.fromkeys(part.inside(way), layer.name)
-    return judged[::-1]
 
 
 @contextmanager

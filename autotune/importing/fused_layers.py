@@ -21,12 +21,10 @@ from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 
-_EXCITATION = "squeeze_excitation"
 OPERATIONS = {
     "conv2d": "convolutions",
     "gemm": "matrix products",
     **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "pixel_mean", "gate")},
-    _EXCITATION: KINDS[_EXCITATION],
 }
 """The operation of a study to the operators that it covers in a network."""
 
@@ -86,7 +84,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
     known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
     checked = replace(network, operators=tuple(map(_checked, known)))
     fused = {each.at: each for each in fuse(checked, residuals=residuals)}
-    kinds = ("gate" if op == _EXCITATION else KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
+    kinds = (KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
     layers: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
@@ -103,12 +101,8 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
     return Findings(op, images, tuple(layers), tuple(left_out))
 
 
-def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported | None:
+def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported:
     label = plain(layer.label)
-    if op == "gate" and fused is not None:
-        fused = replace(fused, front=None)
-    if op == _EXCITATION and (fused is None or fused.front is None):
-        return None
     if op == "gemm":
         return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
     if fused is None:
@@ -121,11 +115,7 @@ _IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "u
 
 def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
     front = fused.front.operators if fused.front is not None else ()
-    for operator in (network.operators[at] for at in front):
-        if operator.kind in _IN_FRONT:
-            yield _IN_FRONT[operator.kind]
-        elif operator.layer is not None:
-            yield operator.layer.kind
+    yield from (_IN_FRONT[kind] for at in front if (kind := network.operators[at].kind) in _IN_FRONT)
     if any(network.operators[at].kind == "affine" for at in fused.folded):
         yield "scale and shift"
     if fused.addition is not None:

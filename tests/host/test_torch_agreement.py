@@ -229,9 +229,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 def served(layers: Sequence[Layer]) -> Counter[Problem]:
-    """What studies have of these layers: a gate is in one of its own, also where it is part of another layer."""
-    ways = [way for layer in layers for way in (layer.ways if layer.kind == "gate" else layer.ways[:1])]
-    problems = (way.problems[0] for way in ways if way.problem is not None)
+    problems = (layer.problems[0] for layer in layers if layer.problem is not None)
     return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
@@ -306,8 +304,7 @@ def test_channels_last_is_the_networks() -> None:
     expected = served(read_network(network, x).layers)
     convolutions = [problem for problem in expected if problem.operation.name == "conv2d"]
     assert {problem.values["layout"] for problem in convolutions} == {"nhwc"}
-    others = [problem.operation.name for problem in expected if problem not in convolutions]
-    assert others == ["pixel_mean", "squeeze_excitation", "gate"]
+    assert [problem.operation.name for problem in expected if problem not in convolutions] == ["pixel_mean", "gate"]
     assert imported(network, (2, 3, 24, 24))[0] == expected
     assert compiled(network, x)[0] == expected
     assert {make_problem(problem.operation, {**problem.values, "layout": "nchw"}) for problem in convolutions} == {

@@ -60,7 +60,6 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "another slope": ("leaky_relu", "0.01f", "0.1f"),
     "a slope a little off": ("leaky_relu", "0.01f", "0.0101f"),
     "another shift": ("hardswish", "0.5f)", "0.49f)"),
-    "a shift a little off": ("hardsigmoid", "0.5f)", "0.498f)"),
     "base 2 and not e": ("sigmoid", "-1.44269504f * value", "-value"),
     "a sigmoid": ("silu", "finite_below(value) * sigmoid", "sigmoid"),
     "the wrong side": ("gelu", "fmaf(-size,", "fmaf(size,"),
@@ -114,7 +113,6 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "gelu": (0.0, math.inf),
     "gelu_tanh": (0.0, math.inf),
     "leaky_relu": (-math.inf, math.inf),
-    "hardsigmoid": (0.0, 1.0),
 }
 
 
@@ -131,5 +129,5 @@ def test_infinities_become_limits_and_a_nan_stays_one(activation: str) -> None:
     inputs = {"x": x.tobytes(), "w": one.tobytes(), "bias": nothing.tobytes()}
     found = np.frombuffer(output_bytes(device, source, inputs), np.float32)
     device.close()
-    expected = (*LIMITS[activation], math.nan, 0.5 if activation.endswith("sigmoid") else 0.0)
+    expected = (*LIMITS[activation], math.nan, 0.5 if activation == "sigmoid" else 0.0)
     np.testing.assert_array_equal(found, expected)

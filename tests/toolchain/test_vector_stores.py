@@ -34,11 +34,6 @@ WINDOWS = {"n": 2, "c": 16, "h": 32, "w": 32, "r": 3, "s": 3, "stride_h": 2, "st
             {"vector": 8, "thread_rows": 4},
         ),
         ("gate_rows", {"n": 64, "pixels": 99, "c": 64, "dtype": "f16"}, {"vector": 8, "thread_pixels": 4}),
-        (
-            "squeeze_excitation_sm90",
-            {"n": 64, "pixels": 99, "c": 120, "squeezed": 30, "dtype": "f16"},
-            {"vector": 8, "image_blocks": 4},
-        ),
         ("softmax_rows", {"rows": 8, "columns": 1024, "dtype": "bf16"}, {"vector": 8, "keep": "inputs"}),
     ],
 )

@@ -406,7 +406,6 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "pixel_mean_blocks",  # sums of warps, once for each block
         "concat_rows",  # no shared memory
         "gate_rows",  # none either
-        "squeeze_excitation_sm90",  # neighbouring words, but for the sums of a thread's channels, once for each block
         "stencil_rows",  # none either
         "max_pool2d_rows",  # none either
         "gemm_tiled",  # odd pitches

@@ -97,7 +97,7 @@ def test_a_bias_is_read_once(epilogue: str) -> None:
         ("dtype", "f64", "dtype = 'f64': expected one of f32, f16, bf16"),
         ("layout", "NCHW", "layout = 'NCHW': expected one of nchw, nhwc"),
         ("epilogue", "relu", "epilogue = 'relu': expected one of none, bias, bias_relu"),
-        ("epilogue", "silu", r"bias_add_hardsigmoid \(did you mean 'bias_silu'\?\)$"),
+        ("epilogue", "silu", r"bias_add_leaky_relu \(did you mean 'bias_silu'\?\)$"),
         ("r", 9, r"height \(r against h\): a filter of 9 with dilation 1 spans 9, the padded input 8"),
         ("dilation_w", 4, r"width \(s against w\): a filter of 3 with dilation 4 spans 9, the padded input 8"),
         ("groups", 4, "groups = 4 does not divide c = 6"),

@@ -34,7 +34,6 @@ CALLS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = (
     (functional.relu6, "relu6"),
     (functional.silu, "silu"),
     (lambda y: functional.hardswish(y, inplace=True), "hardswish"),
-    (functional.hardsigmoid, "hardsigmoid"),
     (functional.gelu, "gelu"),
     (lambda y: functional.gelu(y, approximate="tanh"), "gelu_tanh"),
     (nn.GELU("tanh"), "gelu_tanh"),
