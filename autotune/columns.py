@@ -47,7 +47,7 @@ class Column(Generic[Row]):
     """A column of an answer. Its key names the unit: `_us`, `_bytes`, `_fraction`."""
 
     key: str
-    """in JSON, CSV and `--wide`"""
+    """its name in JSON, CSV and `--wide`"""
     value: Callable[[Row], Cell]
     terminal: bool = True
     """whether a table shows it without `--wide`"""

@@ -44,7 +44,7 @@ def results_named(name: str | Path) -> Path:
 
 
 def shown_results(database: Path) -> str:
-    """What a user calls a results database: a bundled one's name, or else the path."""
+    """The name of a results database in messages: a bundled one's name, or else the path."""
     return next((name for name in RECORDED if database == recorded_database(name)), str(database))
 
 

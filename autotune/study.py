@@ -116,7 +116,7 @@ class Study:
     min_gain: float | None = None
     """stop when the next ten evaluations are expected to gain less than this fraction"""
     seed: int = 0
-    """of the search"""
+    """seed of the search"""
     sampler: str = "default"
     """search method, one of SAMPLERS"""
     warm_start: bool = True
@@ -134,7 +134,7 @@ class Study:
     space: Mapping[str, Mapping[str, tuple[Value, ...]]] | None = None
     """family to parameter to the values that are searched; None: all values"""
     end_to_end: EndToEnd | None = None
-    """None: kernels only"""
+    """how to time from host memory to host memory; None: time kernels only"""
     techniques: tuple[Technique, ...] = ()
     """the rows of `autotune ladder`, in order; the first is the baseline"""
     rules: tuple[NamedRule, ...] = ()
@@ -142,7 +142,7 @@ class Study:
 
     @property
     def shown(self) -> str:
-        """What a user calls the study: a shipped study's name, else its file, else its own name."""
+        """The study's name in messages: a shipped study's name, else its file, else its own name."""
         if self.path is None:
             return self.name
         folder = shipped("studies")

@@ -135,7 +135,7 @@ class ErrorStats:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Where a trial's time went, microseconds of wall clock."""
+    """The time of a trial's phases, microseconds of wall clock."""
 
     render_us: float = 0.0
     """rendering the source"""
@@ -158,13 +158,13 @@ class Measured:
     """The result of running one verified kernel."""
 
     timing: Timing
-    """of the verified kernel"""
+    """timing of the verified kernel"""
     error: ErrorStats
     """its largest deviation from the reference"""
     too_slow: bool = False
     """timing stopped early because the kernel is too slow"""
     phases: Phases = Phases()
-    """of loading, verifying and timing it"""
+    """time of loading, verifying and timing it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Trial:
     error: ErrorStats | None = None
     """deviation from the float64 reference; None if not compared"""
     phases: Phases = field(default_factory=Phases)
-    """where its time went"""
+    """time of each phase"""
 
     @property
     def compiled(self) -> bool:

@@ -91,7 +91,7 @@ class Profiled:
     """The profile of several kernels' launches."""
 
     launches: tuple[tuple[KernelProfile, ...], ...]
-    """of each kernel, its stages in order; empty for a kernel that the process did not reach"""
+    """for each kernel the profiles of its stages in order; empty for a kernel that the process did not reach"""
     why_not: str
     """the error that ended the process early; empty if every kernel was profiled"""
 

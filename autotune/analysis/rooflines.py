@@ -26,7 +26,7 @@ class Facts:
     """A measured kernel and its device's limits. None if the device is not a GPU or was not calibrated."""
 
     residency: Residency | None
-    """of the stage with the lowest"""
+    """residency of the stage with the fewest resident warps"""
     gb_per_s: float | None
     """the bytes that any implementation of the layer moves, divided by the time"""
     floor: Floor | None

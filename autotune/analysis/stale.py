@@ -27,10 +27,10 @@ class StaleResults:
 
     store: Store
     families: Mapping[str, KernelTemplate]
-    """as installed"""
+    """the installed families, by name"""
     pool: CompilePool
     devices: Mapping[int, DeviceInfo]
-    """by their ids"""
+    """the recorded devices, by id"""
 
     def rows(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
         """The rows of `Store.results.stale` that put a result in doubt.

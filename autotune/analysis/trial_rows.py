@@ -60,7 +60,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
 
 
 def _limits(found: Facts) -> Cells:
-    """What the limits of the device say about a kernel."""
+    """The cells about a kernel that follow from the limits of its device."""
     residency = found.residency
     return {
         "gb_per_s": found.gb_per_s,

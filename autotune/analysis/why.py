@@ -31,7 +31,7 @@ class WhyRow:
     value: Value | None = None
     time_us: float | None = None
     over_winner: float | None = None
-    """relative to the winner's time"""
+    """its time divided by the winner's"""
     verdict: str | None = None
     """whether it is slower or faster beyond noise; of a failed trial, its outcome"""
     trial: int | None = None

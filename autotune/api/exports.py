@@ -103,7 +103,7 @@ class ExportRequest:
     """The requested kernels of a study or layer. Raises AutotuneError for contradictory options."""
 
     device: str | None = None
-    """where they were tuned: a kind, or a part of a recorded device's name"""
+    """device that the kernels were tuned on: a kind, or a part of a recorded device's name"""
     layers: tuple[str, ...] = ()
     accuracy: str | None = None
     admit: str | None = None
@@ -140,7 +140,7 @@ class WrittenExport:
     families: Mapping[str, KernelTemplate]
     """the installed families, and the families of given folders"""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """of an untuned export: `study.layer` to where its kernel comes from"""
+    """in an untuned export, `study.layer` to the origin of its kernel"""
 
 
 @dataclass(frozen=True, slots=True)

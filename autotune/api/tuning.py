@@ -39,7 +39,7 @@ class TuneResult:
     device: DeviceInfo
     """the device"""
     layers: tuple[LayerResult, ...]
-    """in the study's order; `best` is None for a layer without a correct kernel, and `why_not` says why"""
+    """results in the study's order; for a layer without a correct kernel `best` is None, and `why_not` says why"""
     best: tuple[BestRow, ...]
     """the best kernel of each layer and accuracy class, also from earlier runs"""
     end_to_end: tuple[EndToEndResult, ...] = ()

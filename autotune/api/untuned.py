@@ -201,7 +201,7 @@ class _Predictions:
     families: Mapping[str, KernelTemplate]
     device: DeviceInfo
     tuned: Mapping[tuple[str, ...], Sequence[TopTrial]]
-    """by accuracy classes"""
+    """trials of similar layers, by accuracy classes"""
     rates: Mapping[str, float]
 
     def of(self, layers: Sequence[Layer], jobs: int) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:

@@ -192,7 +192,7 @@ class _HostCheck:
     def __init__(self) -> None:
         self._evaluator: Evaluator | None = None
         self.missing = ""
-        """why it cannot be opened"""
+        """the reason why it cannot be opened"""
 
     def open(self) -> Evaluator | None:
         if self._evaluator is None and not self.missing:

@@ -36,7 +36,7 @@ class Checked:
     needed: bool
     """whether nothing can be tuned here without it"""
     fix: str = ""
-    """what brings it"""
+    """how to install it"""
 
     @property
     def state(self) -> str:

@@ -35,7 +35,7 @@ class _Line:
 
     step: LadderStep
     launches: Sequence[KernelProfile]
-    """of one forward pass, in order; empty if not profiled"""
+    """the profiled launches of one forward pass, in order; empty if there is no profile"""
 
     @property
     def profile(self) -> KernelProfile | None:

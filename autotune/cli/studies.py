@@ -73,7 +73,7 @@ def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
 
 
 LARGEST = 2**31 - 1
-"""of a size: kernels count with 32-bit integers"""
+"""The largest size, because kernels count with 32-bit integers."""
 
 
 @click.command("import-model")

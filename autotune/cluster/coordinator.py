@@ -73,7 +73,7 @@ class _ClassRun:
     results: dict[Problem, LayerResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """by layer"""
+    """the running tasks, by layer"""
 
     def is_open(self, layer: Layer) -> bool:
         """Whether a layer has not begun."""
@@ -114,7 +114,7 @@ class Coordinator:
         """raised while a report was stored"""
         self._started = time.monotonic()
         self._stopped_s = math.inf
-        """when the Event that ends tasks was set"""
+        """the time at which the Event that ends tasks was set"""
         self._last_message = ""
 
     async def run(self) -> tuple[ClusterResult, ...]:

@@ -71,7 +71,7 @@ class LayerRun:
         self.workers: list[str] = []
         """the workers that have begun the current task"""
         self.reports = 0
-        """of the current task"""
+        """number of reports of the current task"""
         self.failures = 0
         """tasks in a row that failed and reported no trial"""
 

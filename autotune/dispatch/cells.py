@@ -55,7 +55,7 @@ class Row:
     layer: Layer
     bounds: Mapping[str, BoundTemplate]
     times_us: dict[Config, float | None] = field(default_factory=dict)
-    """None: it failed"""
+    """config to its time; None if it failed"""
     own: Mapping[Config, float] = field(default_factory=dict)
     """correct configs of the layer's own tuning with their times, fastest first; all of its correct configs if it was
     not tuned

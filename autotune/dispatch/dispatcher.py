@@ -67,7 +67,7 @@ class PortfolioKernel:
     config: Config
     predicate: Predicate
     relative_times: tuple[int, ...] = ()
-    """on each known layer, squared: the expected time if nothing idles; 1000 for the layer's best"""
+    """relative time on each known layer, squared, if no part of the device idles; 1000 for the layer's best"""
 
 
 FASTEST = ""

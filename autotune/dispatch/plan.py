@@ -55,13 +55,13 @@ class Plan:
     kernels: tuple[int, ...]
     """configs"""
     names: tuple[str, ...]
-    """of the kernels, then DEFAULT"""
+    """names of the kernels, then DEFAULT"""
     properties: tuple[Property, ...]
     rule: Rule
     known: tuple[int, ...]
     """the known layers: those it was built from, and those interpolated between them"""
     relative_times: tuple[tuple[int, ...], ...]
-    """of each kernel, then the default, on each known layer"""
+    """relative times of each kernel, then of the default, on each known layer"""
 
 
 @dataclass(frozen=True)

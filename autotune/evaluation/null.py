@@ -65,7 +65,7 @@ class NullEvaluator(Evaluator):
         )
         self._pool = ThreadPoolExecutor(int(self._compilers), "null-compile") if self._compilers else None
         self._device = threading.Lock()
-        """held while a kernel runs"""
+        """a lock that is held while a kernel runs"""
 
     @property
     def info(self) -> DeviceInfo:

@@ -33,7 +33,7 @@ class LayerResults:
     device: DeviceInfo
     measurement_mode: str
     environment: Environment
-    """of the latest trial"""
+    """environment of the latest trial"""
     trials: tuple[TrialRow, ...]
     """trials of the study's newest generation, by number"""
     best: tuple[BestWithRoofline, ...]
@@ -45,7 +45,7 @@ class LayerResults:
     finals: tuple[FinalsRow, ...]
     """finals that are not superseded, oldest first"""
     events: tuple[Cells, ...]
-    """how the best came about: the rows of `history`"""
+    """how the best time improved: the rows of `history`"""
     importances: tuple[FamilyImportance, ...]
     ladder_steps: tuple[LadderStep, ...]
     """the steps of the study's ladder; empty if it has no techniques"""

@@ -65,7 +65,7 @@ class _Tried:
     """The trials of a study in terms of some parameters."""
 
     values: Floats
-    """of the parameters, NaN where a trial lacks one [trials, parameters]"""
+    """values of the parameters, NaN where a trial lacks one [trials, parameters]"""
     outcomes: Floats
     """the value to minimise: FAILED for a failure, NaN for a running trial [trials]"""
     limits: Mapping[str, Floats]

@@ -15,7 +15,7 @@ Config: TypeAlias = tuple[CategoricalChoiceType, ...]
 
 
 class Searchspace(Protocol):
-    """What is used of `kernel_tuner.searchspace.Searchspace`."""
+    """The part of `kernel_tuner.searchspace.Searchspace` that the strategy uses."""
 
     list: Sequence[Config]
     """the configs that the restrictions allow"""
@@ -30,7 +30,7 @@ class KernelTunerStrategy:
 
     def __init__(self, *, seed: int | None = None) -> None:
         self.costfunc_kwargs = {"scaling": False, "snap": False}
-        """how Kernel Tuner calls the cost function: with values as they are"""
+        """arguments of Kernel Tuner's cost function: it gets values as they are"""
         self._seed = seed
 
     def __call__(self, func: Callable[[Config], float], searchspace: Searchspace) -> tuple[Config, float]:

@@ -48,7 +48,7 @@ class Values:
     owner: Ints
     """the parameter that each is a value of"""
     distance: Floats
-    """for any two values of the same parameter [values, values]"""
+    """distance of any two values of the same parameter [values, values]"""
 
     def sample(self, points: Points) -> _Sample:
         """Some codes, without the values that no code has."""
@@ -126,7 +126,7 @@ class Features:
         if distances:
             distance[np.equal(owner[:, None], owner[None, :])] = np.concatenate([block.ravel() for block in distances])
         self.metric = Values(self.width, owner, distance)
-        """of the codes"""
+        """the metric of the codes"""
 
     def codes(self, rows: Ints) -> Singles:
         """One-hot codes of some rows, all parameters side by side [len(rows), values]."""

@@ -36,7 +36,7 @@ Ints = npt.NDArray[np.intp]
 Rates = Mapping[str, float]
 
 WARM_START, COST_MODEL = "warm_start", "cost_model"
-"""What proposes the first configs of a layer: the model corrected by similar layers, or the model alone."""
+"""The source of a layer's first configs: the model corrected by similar layers, or the model alone."""
 
 MOST = 10
 """Maximum number of configs that a search starts with."""
@@ -98,7 +98,7 @@ class TunedLayer:
 
     trials: tuple[TunedTrial, ...]
     distance: float
-    """from the layer and device to tune"""
+    """distance from the layer and device to tune"""
 
     @property
     def name(self) -> str:
@@ -206,7 +206,7 @@ class _Known:
     layers: Ints
     """index of each trial's layer"""
     errors: Floats
-    """of the predicted log times"""
+    """errors of the predicted log times"""
     times: Floats
     """log times"""
 
@@ -217,7 +217,7 @@ class _Family:
 
     space: SearchSpace
     rows: Ints
-    """of the space, ascending"""
+    """rows of the space, ascending"""
     view: Singles
     predicted: Floats
     """log times"""

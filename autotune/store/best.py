@@ -48,7 +48,7 @@ FOREVER = "9999"
 """a moment after every date"""
 
 DecidedBy = Literal["finals", "retime", "median"]
-"""What decided that a trial is the best: the latest finals, or the smallest median, measured by a retime or while
+"""The measurement that made a trial the best: the latest finals, or the smallest median, measured by a retime or while
 tuning.
 """
 
@@ -69,7 +69,7 @@ class BestRow:
     timing: Timing
     """the deciding measurement: of the finals, or of the trial"""
     decided_by: DecidedBy
-    """what decided: the finals, a retime or the median"""
+    """the measurement that decided: the finals, a retime or the median"""
     row: TrialRow
     """the winning trial"""
     match: Match = "exact"

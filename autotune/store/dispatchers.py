@@ -35,17 +35,17 @@ class DispatchedLayer:
     default_first: bool
     """no threshold of the rule applies to it, so the safe default came first"""
     time_us: float | None
-    """of the chosen kernel"""
+    """time of the chosen kernel"""
     best_us: float
-    """of its own best kernel"""
+    """time of the layer's own best kernel"""
     left_out_us: float | None
-    """of the kernel that a dispatcher built without the layer chooses"""
+    """time of the kernel that a dispatcher built without the layer chooses"""
     default_us: float | None
-    """of the safe default"""
+    """time of the safe default"""
     single_us: float | None
-    """of the single kernel that is best on the other layers, or the default if it does not support this one"""
+    """time of the kernel that is best on the other layers, or of the default if it does not support this one"""
     nearest_us: float | None
-    """of the best kernel of the most similar layer whose kernel supports this one"""
+    """time of the best kernel of the most similar layer whose kernel supports this one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class DispatcherRow:
     number: int
     """number of its trial, among the trials of its set of layers"""
     total_us: float
-    """of all its layers, each weighted by its count"""
+    """time of all its layers, each weighted by its count"""
     document: str
     """the dispatcher as its builder wrote it; the store does not parse it"""
     layers: tuple[DispatchedLayer, ...]

@@ -91,7 +91,7 @@ class FinalsRow:
     verdicts: tuple[Verdict, ...]
     ended_at: datetime
     superseded_at: datetime | None
-    """when a later retime contradicted them"""
+    """date of the later retime that contradicted them; None while they count"""
     origin: Origin
     sequence: int
     """the position of their last measurement in the database"""

@@ -26,17 +26,17 @@ class RetimeRow:
     """A stored trial that was measured again."""
 
     row: TrialRow
-    """in its current state"""
+    """the trial in its current state"""
     environment: Environment
-    """of the new measurement"""
+    """environment of the new measurement"""
     label: str
     """one of RETIME_LABELS"""
     before_us: float
     """the previous median"""
     timing: Timing | None
-    """None when it failed"""
+    """the new measurement; None if it failed"""
     message: str
-    """why it failed; empty if it did not"""
+    """the reason why it failed; empty if it did not"""
     ended_at: datetime
 
     @property

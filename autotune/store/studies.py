@@ -32,7 +32,7 @@ class StudyKey:
     id: int
     name: str
     generation: int
-    """from 1; every fresh start begins another one"""
+    """number of the generation, from 1; every fresh start begins another one"""
     fresh_after: int | None = None
     """the study was started afresh: trials up to this id are not reused"""
 

@@ -88,11 +88,11 @@ class TrialRow:
     study: str
     """the study's name"""
     generation: int
-    """of the study; a fresh start begins another one"""
+    """generation of the study; a fresh start begins another one"""
     layer: Layer
     """the layer that was tuned"""
     device: DeviceInfo
-    """where it ran"""
+    """the device that it ran on"""
     environment: Environment
     """driver, toolkit and flags"""
     measurement_mode: str
@@ -102,13 +102,13 @@ class TrialRow:
     trial: Trial
     """the config and its result"""
     started_at: datetime
-    """when it started, UTC"""
+    """start, UTC"""
     ended_at: datetime | None
-    """when it ended, UTC; None while it runs"""
+    """end, UTC; None while it runs"""
     reused: bool
     """a copy of a trial measured earlier"""
     attempts: int
-    """how often it was started"""
+    """number of times that it was started"""
     stages: tuple[Stage, ...] = ()
     """the launches of one forward pass; empty if it was rejected before rendering"""
     flops: int | None = None
@@ -116,7 +116,7 @@ class TrialRow:
     origin: Origin = "measured"
     """`measured` here or `imported`"""
     proposed_by: str = "search"
-    """what proposed it: search, default, warm_start, cost_model"""
+    """the source of its config: search, default, warm_start or cost_model"""
     ranking_median_us: float | None = None
     """the median of its latest measurement here, by which `best` ranks it; None if it is not ranked"""
     sequence: int = 0

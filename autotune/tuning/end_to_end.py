@@ -42,7 +42,7 @@ class EndToEndResult:
     layer: Layer
     name: str
     kernel: BestRow | None
-    """None: the layer has no correct kernel to run"""
+    """the layer's best kernel; None: it has no correct one"""
     rows: tuple[EndToEndRow, ...]
     """correct trials with this kernel, fastest first"""
     failures: Mapping[str, int]

@@ -107,9 +107,9 @@ class FinalsPlan:
     libraries: tuple[str, ...] = ()
     """baselines that take part: cudnn, inductor"""
     budget_s: float = FINALS_S
-    """of one layer's finals, wall clock"""
+    """limit for one layer's finals, wall clock"""
     together_s: float | None = TOGETHER_S
-    """of all finals of a run; None: no limit"""
+    """limit for all finals of a run; None: no limit"""
 
     def each_s(self, layers: int, total_s: float | None) -> float:
         """The time for one layer's finals, if this many layers share `together_s` and SHARE of the total
@@ -142,7 +142,7 @@ class Compared:
     library: str = ""
     """the library of a baseline; empty for a kernel"""
     trial_number: int | None = None
-    """of a kernel"""
+    """number of a kernel's trial; None for a baseline"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ class LayerResult:
     failures: Mapping[str, int]
     """outcome to number of trials, correct ones left out"""
     messages: Mapping[str, Seen]
-    """by message"""
+    """kinds of failures by their messages"""
     stopped: str
-    """why it ended: budget, time, exhausted, interrupted or expected gain"""
+    """the reason why it ended: budget, time, exhausted, interrupted or expected gain"""
     design: DesignResult | None
     """the result of the configs that the search began with; None if there were none"""
     finals: FinalsResult | None

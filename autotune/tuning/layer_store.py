@@ -29,7 +29,7 @@ STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """What is stored of one layer on one device when a run, or a part of it, begins."""
+    """The stored state of one layer on one device when a run, or a part of it, begins."""
 
     name: str
     """`study.layer`"""

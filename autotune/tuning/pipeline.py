@@ -54,7 +54,7 @@ class LayerQueue:
     known: dict[str, Trial]
     """source hash to its result, which is not measured again"""
     ready: Future[None]
-    """done when the layer's data are on the devices"""
+    """a future that is done when the layer's data are on the devices"""
     evaluated: int = 0
     """kernels that this pipeline compiled or tried to compile"""
 
@@ -204,7 +204,7 @@ class Pipeline:
             self.advance()
 
     def _awaited(self) -> list[Future[object]]:
-        """What pending kernels wait for: their compilers, then their layer's data."""
+        """The futures that pending kernels wait for: their compilers', then their layer's data."""
         compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
         return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 

@@ -57,7 +57,7 @@ class Schedule:
         self._finals: dict[TunedLayer, tuple[Generator[Future[object], None, None], Future[object]]] = {}
         plan = run.finals
         self._finals_s = plan.each_s(len(layers), self._study.time_budget_total_s) if plan else 0.0
-        """of one layer's finals, wall clock"""
+        """limit for one layer's finals, wall clock"""
 
     def run(self) -> tuple[LayerResult, ...]:
         """Evaluate until the budgets, the time or the spaces are used up; return the results of the layers that

@@ -37,9 +37,9 @@ class Part:
     evaluations: int
     """new evaluations; the layer is then paused"""
     spent_s: float
-    """of the layer's time budget, used by earlier parts"""
+    """seconds of the layer's time budget that earlier parts used"""
     first_number: int
-    """of the run's first trial: the best trial before it is the incumbent of the finals"""
+    """number of the run's first trial: the best trial before it is the incumbent of the finals"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TunedLayer:
         self.spaces = {space.template: space for space in opened.spaces}
         self.bounds = {space.template: space.bound for space in opened.spaces}
         self.spent_s = 0.0
-        """this run's search time of the layer: its share of the time of concurrent layers"""
+        """the search time of the layer in this run: its share of the time of concurrent layers"""
         self.log = TrialLog(
             self.state,
             label=self.state.name,
@@ -103,7 +103,7 @@ class TunedLayer:
         self._evaluated_before = len(self.log.evaluated)
         self.begun = False
         self.stopped = "" if run.search else "finals only"
-        """why it starts no more configs; empty while it does"""
+        """the reason why it starts no more configs; empty while it does"""
         self.result: LayerResult | None = None
         """once all is done"""
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)

@@ -89,7 +89,7 @@ class DeviceWorker:
         self._answered = 0
         """evaluations, by the present worker"""
         self._sending = threading.Lock()
-        """held until a kernel is sent"""
+        """a lock that is held until a kernel is sent"""
         self._last = threading.Event()
         """set when the kernel that was sent last is finished"""
         self._last.set()

@@ -37,7 +37,7 @@ DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(operation(CONV2D).words)
 """Names of a conv2d's sizes and words, which are columns of `layers`."""
 CLASSES = ("", *ACCURACY_CLASSES)
-"""of accuracy; empty for a config that was never rendered"""
+"""The accuracy classes; an empty word for a config that was never rendered."""
 
 FIRST = 13
 """The schema that these tables were first declared for."""

@@ -18,7 +18,7 @@ from autotune.escape import one_line
 from autotune.store.schema.tables import metadata
 
 LOG_INDEX_BYTES = 1 << 15
-"""of the file that SQLite maps next to a log (https://www.sqlite.org/walformat.html, 2.2)"""
+"""Size of the file that SQLite maps next to a log (https://www.sqlite.org/walformat.html, 2.2)."""
 
 
 @contextmanager

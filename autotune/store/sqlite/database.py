@@ -62,7 +62,7 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """What a user calls the database, on one line."""
+        """The database's name in messages, on one line."""
         return one_line(shown_results(self.path))
 
     def now(self) -> datetime:

@@ -21,7 +21,7 @@ Cell = int | float | str | bytes | None
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
-"""What a statement may do; all other actions are refused: writes, ATTACH, PRAGMA, transactions."""
+"""The actions that a statement may take. All others are refused: writes, ATTACH, PRAGMA, transactions."""
 FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 FILE_ERRORS = frozenset(
     {
@@ -31,7 +31,7 @@ FILE_ERRORS = frozenset(
 )
 """Errors that are not caused by the statement."""
 MOST_VALUE_BYTES = 1 << 26
-"""of one text or blob"""
+"""Largest size of one text or blob."""
 _STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
 _WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
