@@ -72,7 +72,7 @@ class NoTemplate(StudyError):
 
 
 class ModelError(AutotuneError):
-    """A model, from which a study is to be made, cannot be read."""
+    """A model that is to be imported cannot be read."""
 
 
 class TemplateError(AutotuneError):

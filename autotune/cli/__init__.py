@@ -180,8 +180,8 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     """Raise an exception on the first of these signals, so that temporary folders are removed and workers end.
 
     Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
-    raises again if a signal came: SQLite replaces an exception in one of its callbacks by an error of its own, and
-    Python 3.11 one that is raised while a class is made by a RuntimeError.
+    raises again if a signal came, because the exception may have been lost: SQLite replaces one in its callbacks by an
+    error of its own, and Python 3.11 replaces one that is raised while a class is created by a RuntimeError.
     """
     ending: list[int] = []
 

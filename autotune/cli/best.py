@@ -58,8 +58,8 @@ def best(
 
     With --nearest, a layer without results has a row for each GPU with match `predicted`: the config that the cost
     model predicts to be fastest, corrected by the most similar tuned layers, with its predicted time. `nearest` is the
-    most similar one, if one is near enough. A search would evaluate this config first. The study may be one that was
-    never tuned.
+    most similar layer, if one is near enough. A search would evaluate this config first. The study need not
+    have been tuned.
     """
     from autotune.analysis.networks import networks
     from autotune.analysis.rooflines import best_per_class, with_roofline

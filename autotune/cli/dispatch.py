@@ -104,7 +104,11 @@ KERNELS = (
 @JOBS
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the C++ header to this file.")
 @click.option(
-    "--table", type=click.Choice(TABLES), default="layers", show_default=True, help="What --json and --csv print."
+    "--table",
+    type=click.Choice(TABLES),
+    default="layers",
+    show_default=True,
+    help="The table that --json and --csv print.",
 )
 @click.option(
     "--explain",

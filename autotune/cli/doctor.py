@@ -58,7 +58,7 @@ _CHECK_COLUMNS = (
 @click.option("--wheels", type=Folder(file_okay=False), help="Put PyCUDA's wheel into this folder; install nothing.")
 @format_options
 def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None:
-    """Check what tuning needs, and how to install it.
+    """Check the requirements for tuning, and print how to install them.
 
     Exits with 1 if something needed is missing. nvcc and PyCUDA are needed on a machine with a GPU; without a GPU,
     kernels run on the CPU. doctor also checks every row of the results database.

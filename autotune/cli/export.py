@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 @DIRECTORIES
 @OF_DEVICE
 @LAYERS
-@click.option("--op", metavar="NAME", help="Only the layers of this operation: an export has kernels of one.")
+@click.option("--op", metavar="NAME", help="Only the layers of this operation: an export has kernels of one operation.")
 @ACCURACY
 @click.option("--admit", type=click.Choice(tuple(ADMITTED)), help="Only each layer's fastest kernel of this accuracy.")
 @click.option("--dispatcher", is_flag=True, help="Only the kernels that the study's dispatcher selects.")
@@ -81,13 +81,13 @@ def export(
 
     Each kernel is a `.cu` file whose header comment names its config, device and time.
 
-    With --untuned the study need not be tuned. A layer that `--db` or the bundled results know on this GPU gets its
+    With --untuned the study need not be tuned. A layer with results of this GPU, in `--db` or bundled, gets its
     recorded kernel; every other layer gets the config that the cost model predicts to be fastest. A line per layer says
     which. The GPU is --device, else the first CUDA device.
 
     A layer that was tuned on no GPU gets its kernel from the host, or from the null device, which runs nothing; the
     files and proof.txt say so. autotune then builds the folder and runs its self-test. On a CUDA device it also times
-    the library against the tuner's own kernels. A library that is wrong or slower exits with status 1 and is marked in
+    the library against the tuner's own kernels. If the library is wrong or slower, autotune exits with 1 and says so in
     proof.txt.
     """
     from autotune.api.exports import ExportRequest, write_export

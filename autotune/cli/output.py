@@ -225,7 +225,7 @@ def for_compilers() -> TextIO:
 def _open_closed_ones() -> None:
     """Open a replacement for a closed standard stream."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # takes the lowest free number, so that no database gets that of standard output
+        if getattr(sys, name) is None:  # so that no database file gets its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 

@@ -140,8 +140,9 @@ def retime(
     `moved` is faster than before and `regressed` is slower, by more than the noise floor. A kernel that is no longer
     correct has `failed`. Imported kernels of this device are included; once re-timed they count as measured here.
 
-    Exits with 3 if a winner regressed or failed (a winner is what `best` shows, or the fastest imported kernel of a
-    layer without one), with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current layer.
+    A winner is a kernel that `best` shows, or the fastest imported kernel of a layer without one. `retime` exits with 3
+    if a winner regressed or failed, with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current
+    layer.
     """
     name = name_of(what)
     with Store(db, create=False) as store:

@@ -95,7 +95,7 @@ def _computed(family: KernelTemplate) -> Iterator[str]:
 
 
 def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
-    """Find a family by name, also that of an operation in the current directory, or by the path of its file."""
+    """Find a family by the path of its file, or by its name among the bundled ones and the current directory's."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))
     families = load_templates(directories)

@@ -47,7 +47,7 @@ BASELINE = click.option(
 FINALS_SECONDS = click.option(
     "--finals-seconds",
     type=SECONDS,
-    help="Seconds for the finals of a layer. Default: 4, but at most 30 and a fifth of --time-budget-total in total.",
+    help="Seconds for the finals of a layer. Default: 4; for all finals at most 30 and a fifth of --time-budget-total.",
 )
 
 

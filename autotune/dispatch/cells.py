@@ -41,7 +41,7 @@ class Run:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of the study and its techniques, and that of the safe default."""
+        """The families of the study, its techniques and the safe default."""
         techniques = (technique.template for technique in self.study.techniques)
         return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, SAFE]))
 

@@ -121,7 +121,7 @@ def measured(matrix: Matrix) -> Floats:
 
 
 def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
-    """[rows, of]; log regrets to expect of configs where nothing idles, PRIOR where little is known.
+    """[rows, of]; expected log regrets of configs if no part of the device idles, PRIOR if little is known.
 
     Each is a weighted mean: of the config's measurements, with the weights `own` [rows, layers], and of the
     measurements of similar configs among `by`, with the weights `near` [rows, layers] and less influence.

@@ -75,7 +75,7 @@ class RuleTrials:
         return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
     def run(self, named: Mapping[Rule, str]) -> list[Tried]:
-        """Try the named rules, that of the plan, and the best one with at most one threshold."""
+        """Try the named rules, the plan's rule, and the best rule with at most one threshold."""
         exact = dict.fromkeys([self.plan.rule, best_rule(self.costs)], EXACT)
         rules = {**exact, **named}
         binaries = [self._compiled(rule) for rule in rules]

@@ -115,8 +115,8 @@ def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[st
 
 
 def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
-    """Quantiles of the time of the config predicted to be fastest over the best time of its layer and accuracy class,
-    each fold of layers predicted by the others; empty if there is one layer only.
+    """Quantiles of the ratio between the time of the config predicted to be fastest and the best time of its layer and
+    accuracy class. The layers of each fold are predicted from the others. Empty if there is only one layer.
     """
     shapes = sorted({layer.shape for layer in records})
     ratios: list[float] = []

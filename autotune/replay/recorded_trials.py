@@ -66,7 +66,7 @@ def _has(row: TrialRow, params: Mapping[str, Sequence[Value]]) -> bool:
 
 
 def device_words(measured: Measured, groups: Mapping[Measured, Sequence[TrialRow]]) -> str:
-    """A device's name, with the measurement mode and the driver where the layer has trials of several there."""
+    """A device's name, with the measurement mode and the driver if the layer has trials of several on the device."""
     problem, device, environment, measurement_mode = measured
     alike = [key for key in groups if key[:2] == (problem, device)]
     words = groups[measured][0].device.name

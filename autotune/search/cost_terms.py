@@ -1,8 +1,8 @@
 """space -> search: the terms of a config's time, which a cost model weighs.
 
-A term is a part of the work at the rate that a device was measured to have, or a number of steps that follow each other
-at a nominal latency, both in microseconds. What a family declares in `[cost]` replaces the terms from the geometry of
-its launches.
+A term is the time in microseconds of a part of the work at the device's measured rate, or of steps that follow each
+other at a nominal latency. The terms that a family declares in `[cost]` replace the terms from the geometry of its
+launches.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Launch:
 
 
 def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-    """FLOP per second of each config's accuracy class; FFMA's where the unit has no rate."""
+    """FLOP per second of each config's accuracy class; FFMA's if the unit has no rate."""
     text, found = bound.template.accuracy.text, np.zeros(columns.size)
     for accuracy, (unit, share) in ARITHMETIC_RATE.items():
         is_it = bound.bind(Expression(f"({text}) == '{accuracy}'", "accuracy")).column(columns).astype(np.float64)

@@ -142,8 +142,9 @@ class Features:
         return apart
 
     def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
-        """Which rows have a value that failed in every row with it so far, if as many of the other rows would fail by
-        chance with less than this probability.
+        """Which rows have a value that has failed in every tried row with that value.
+
+        A value counts only if so many rows would all fail by chance with a probability below `below`.
         """
         codes = self.codes(rows)
         tried = codes.sum(axis=0)

@@ -79,11 +79,11 @@ class Proposer:
         return best.index
 
     def _due(self, families: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families that may have another config, whatever the models say: a much slower family waits.
+        """The families that may have another config, whatever their models predict. A much slower family waits.
 
-        A family whose best takes r times as long as the best of all gets a config after its n-th once all families
-        together have n * (r - 1) per family, so a family with a slow default gets few evaluations. For values that are
-        not log times no family waits.
+        If a family's best takes r times as long as the best of all, the family waits after its n-th config until the
+        families have n * (r - 1) configs each on average. So a family with a slow default gets few evaluations. If the
+        values are not log times, no family waits.
         """
         if self._state.least is None or len(families) == 1:
             return families
@@ -179,7 +179,7 @@ class _Family:
             pending = self._features.codes(self._pending())
             model = self._surrogate.values(self._features.codes(good), log_times[correct], scale, pending)
             mean, deviation = model.predict(asked)
-        else:  # next to nothing known: as good as the average config, give or take
+        else:  # too few observations: predict an average config, with a wide deviation
             mean, deviation = np.zeros(len(draw)), np.ones(len(draw))
         gain = log_expected_improvement(scale.best, mean, deviation)
         if not correct.all():

@@ -3,9 +3,10 @@
 A Gaussian process for each family predicts the error of the cost model's log times, from the fastest trials of the
 nearest layers and devices. Its inputs are a config's parameters and all values that the header derives from them and
 from the problem, such as rows per thread, blocks over the output channels, registers and warps. Derived values carry
-over to other layers where parameters do not: if a layer's 80 rows turn a tile of 22 rows into one of 20, then 20 rows
-per thread may be as good elsewhere, but a tile of 22 rows need not be. The feasible config with the smallest prediction
-comes next. The results of the layer's own first trials correct the predictions for the configs after them.
+over to other layers better than parameters. For example, a tile of 22 rows divides a layer's 80 rows into four tiles of
+20. On another layer 20 rows per thread are as good a choice, but a tile of 22 rows need not be. The feasible config
+with the smallest prediction comes next. The results of the layer's own first trials correct the predictions for the
+configs after them.
 """
 
 from __future__ import annotations

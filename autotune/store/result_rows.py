@@ -139,7 +139,7 @@ def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[R
 def trial_places(
     connection: Connection, what: str | Problem | None, where: str, generations: str
 ) -> list[tuple[int, int]] | None:
-    """Study and tuning target of the trials of some layers; None: of all. For a problem, those of every study.
+    """Study and tuning target of the trials of some layers; None: of all. For a problem, the trials of every study.
 
     Of the newest generations, layers that their studies no longer have count only if nothing else matches.
     """

@@ -232,7 +232,7 @@ class TrialStore:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS; for a problem, those of every study and generation.
+        """Trials in an order of SORTS; for a problem, the trials of every study and generation.
 
         `generations` "newest" leaves out earlier generations of a study, and earlier shapes of its layers, unless
         nothing else matches; "all" includes them. Raises StoreError for an unknown word.

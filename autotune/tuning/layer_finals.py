@@ -69,8 +69,8 @@ def noise_floor(first: Timing, second: Timing) -> float:
 def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
     """Whether ours is faster than theirs by more than the noise, in paired rounds.
 
-    The ratio of two times is within the noise between 1 / (1 + noise) and 1 + noise, so that a much faster kernel wins
-    even where a kernel differs from itself by more than 100 %.
+    Ratios between 1 / (1 + noise) and 1 + noise are within the noise. So a much faster kernel wins even if a kernel
+    differs from itself by more than 100 %.
     """
     low, ratio, high = paired_ratio(ours.samples_us, theirs.samples_us)
     verdict = "win" if high < 1 / (1 + noise) else "loss" if low > 1 + noise else "tie"
@@ -185,7 +185,7 @@ class LayerFinals:
     admitted: tuple[str, ...]
     """accuracy classes that the study admits on this layer"""
     default: Config | None
-    """takes part, whatever its rank"""
+    """a config that takes part, whatever its rank"""
     cache: str
     seed: int
     disprove: Callable[[Trial, str], None]

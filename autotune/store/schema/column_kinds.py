@@ -160,7 +160,7 @@ def columns_of(
     """A column for each plain field of a record, except the fields in `besides`. The comment of a column is the field's
     text; `comment` replaces the first one.
 
-    The default of a field is that of its column, so that the field can be added to a file that has rows.
+    A column has the default of its field, so that the field can be added to a file that has rows.
     """
     hints = get_type_hints(record)
     for field in fields(record):

@@ -86,7 +86,7 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
     Raises StoreError if the file has changes in its log that cannot be read without writing to its folder.
     """
     # A file in WAL mode makes SQLite create -wal and -shm next to it, even for a reader. Only a connection that may
-    # write removes them when it is the last one; where a killed writer has left its log, it would fold that in.
+    # write removes them when it is the last one. If a killed writer has left a log, such a connection would apply it.
     may_remove = may_write(path) and may_write(path.parent) and not _has_log(path)
     raw = _connect(path, "mode=rw" if may_remove else "mode=ro", timeout_s)
     try:
