@@ -58,10 +58,11 @@ _CHECK_COLUMNS = (
 @click.option("--wheels", type=Folder(file_okay=False), help="Put PyCUDA's wheel into this folder; install nothing.")
 @format_options
 def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None:
-    """Check the requirements for tuning, and print how to install them.
+    """Check the requirements for tuning.
 
-    Exits with 1 if something needed is missing. nvcc and PyCUDA are needed on a machine with a GPU; without a GPU,
-    kernels run on the CPU. doctor also checks every row of the results database.
+    It prints how to install missing requirements. It exits with 1 if a needed one is missing. nvcc and PyCUDA are
+    needed on a machine with a GPU; without a GPU, kernels run on the CPU. doctor also checks every row of the
+    results database.
 
     PyCUDA is distributed as source. --build-pycuda builds it in about two minutes; it needs a C++ compiler and CUDA's
     wheels, but no toolkit, driver or GPU. With --wheels it builds a wheel for a machine without a compiler that has
