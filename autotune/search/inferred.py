@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,6 @@ from autotune.search.surrogate import (
     Surrogate,
     log_chance_below,
     log_expected_improvement,
-    median,
     weighed,
 )
 
@@ -207,7 +207,7 @@ def _violation(tried: _Tried) -> Floats:
     total = np.zeros(len(tried.outcomes))
     for each in tried.limits.values():
         over = np.maximum(np.nan_to_num(each), 0)
-        total += over / (median(over[over > 0]) if over.any() else 1.0)
+        total += over / (float(median(over[over > 0])) if over.any() else 1.0)
     return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,7 @@ class Scale:
     @classmethod
     def of(cls, values: Floats, least: float | None = None) -> Scale:
         """The scale of all correct trials."""
-        middle, best = median(values), float(values.min())
+        middle, best = float(median(values)), float(values.min())
         smallest = least if least is not None else 1e-3 * float(values.std())
         unit = max(middle - best, smallest, TINY)
         return cls(middle, unit, (best - middle) / unit, least)
@@ -79,7 +80,7 @@ class Surrogate:
 
     def limit(self, place: int, points: Points, amounts: Floats) -> Posterior:
         """The model of the values of the constraint at this place, compressed far from 0."""
-        unit = max(median(np.abs(amounts)), TINY)
+        unit = max(float(median(np.abs(amounts))), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
         return self._recent(f"limit {place}", points, targets, late=place % FIT_EVERY)
 
@@ -142,12 +143,6 @@ def fitted_at(observations: int, late: int = 0) -> int:
     while (following := at + max(FIT_EVERY, at // 10)) <= observations:
         at = following
     return at
-
-
-def median(values: Floats) -> float:
-    """The median. The first call of numpy's own imports a module, which takes as long as a proposal."""
-    ordered = np.sort(values)
-    return float(0.5 * ordered[(len(ordered) - 1) // 2] + 0.5 * ordered[len(ordered) // 2])
 
 
 def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
