@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_an
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
-from autotune.columns import Cells, Column, attributes, key_columns
+from autotune.columns import Column, attributes
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError
@@ -30,6 +30,7 @@ from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
 
 if TYPE_CHECKING:
+    from autotune.analysis.stale import StaleResult
     from autotune.devices.device import DeviceInfo, Environment
 
 _QUIET_S = 2.0  # without progress
@@ -50,30 +51,25 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
-    from autotune.analysis.stale import StaleResults
-    from autotune.store import stored_problem
+    from autotune.analysis.rooflines import best_per_class
+    from autotune.analysis.stale import Changes, template_change
     from autotune.workers.compilers import CompilePool
 
     name = name_of(what)
     with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
-        devices = store.devices.by_id()
-        rows = store.results.stale(name, _opened(device, {info.kind for info in devices.values()}))
-        shapes = {(row["operation"], row["problem"], row["declaration"]) for row in rows}
-        families = load_recorded_templates(directories, (stored_problem(*shape).operation for shape in shapes), what)
-        with counting("stale", len(rows)) as tell:
-            stale_rows = list(StaleResults(store, families, pool, devices).rows(_counted(rows, tell)))
-    doubtful, best = ({row["trial_id"] for row in some} for some in (stale_rows, rows))
+        changes = Changes(store, name, _opened(device, {info.kind for info in store.devices.list()}))
+        best = best_per_class(store.best.list(name))
+        families = load_recorded_templates(directories, (row.layer.problem.operation for row in best), what)
+        found: list[StaleResult] = []
+        with counting("stale", len(best)) as tell:
+            begun = time.monotonic()
+            for done, row in enumerate(best):
+                if time.monotonic() - begun > _QUIET_S:
+                    tell(done, row.name)
+                found += (*changes.of(row), *template_change(row, store, families, pool))
+    doubtful = {(one.best.name, one.best.row.id) for one in found}
     click.echo(f"{len(doubtful)} of {len(best)} best results may be out of date", err=True)
-    show(stale_rows, _STALE_COLUMNS, style)
-
-
-def _counted(rows: Iterable[Cells], tell: Callable[[int, str], None]) -> Iterator[Cells]:
-    """The rows; the progress is shown after _QUIET_S."""
-    begun = time.monotonic()
-    for done, row in enumerate(rows):
-        if time.monotonic() - begun > _QUIET_S:
-            tell(done, row["layer"])
-        yield row
+    show(found, _STALE_COLUMNS, style)
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
@@ -90,11 +86,15 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
 
 
 _STALE_COLUMNS = (
-    *key_columns("layer", "device", "accuracy"),
-    *key_columns("measurement_mode", hidden=True),
-    *key_columns("median_us", "template"),
-    *key_columns("config", "date", hidden=True),
-    *key_columns("changed", "was", "now", "compared_with"),
+    Column["StaleResult"]("layer", lambda one: one.best.name),
+    Column["StaleResult"]("device", lambda one: one.best.row.device.name),
+    Column["StaleResult"]("accuracy", lambda one: one.best.row.trial.accuracy),
+    Column["StaleResult"]("measurement_mode", lambda one: one.best.row.measurement_mode, terminal=False),
+    Column["StaleResult"]("median_us", lambda one: one.best.median_us),
+    Column["StaleResult"]("template", lambda one: one.best.row.trial.config.template),
+    Column["StaleResult"]("config", lambda one: one.best.row.trial.config, terminal=False),
+    Column["StaleResult"]("date", lambda one: one.best.row.ended_at, terminal=False),
+    *attributes("changed", "was", "now", "compared_with"),
 )
 
 

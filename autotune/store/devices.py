@@ -13,7 +13,7 @@ from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment, Rate, best_rates
 from autotune.store.rows import identify, insert, record_of, rows_of, values_of
 from autotune.store.schema.column_kinds import Values
-from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs
+from autotune.store.schema.tables import DEVICE_IDENTITY, devices, environments, noise_floors, rates, runs, trials
 from autotune.store.sqlite.database import Database
 
 ENVIRONMENT_IDENTITY = ("driver", "toolkit", "flags")
@@ -81,6 +81,18 @@ class DeviceStore:
     def list(self) -> tuple[DeviceInfo, ...]:
         """Every recorded device, in the order first seen."""
         return tuple(self.by_id().values())
+
+    def newest_environments(self) -> dict[tuple[str, str, int, int, int], Environment]:
+        """The environment of each device's newest run; a run with imported trials counts only if there is no other."""
+        is_imported = runs.c.id.in_(select(trials.c.run_id).where(trials.c.origin == "imported"))
+        statement = (
+            select(devices, runs, environments)
+            .join(runs, runs.c.device_id == devices.c.id)
+            .join(environments, environments.c.id == runs.c.environment_id)
+            .order_by(is_imported.desc(), runs.c.id)
+        )
+        with self.database.read() as connection:
+            return {device_of(row).identity: environment_of(row) for row in rows_of(connection, statement)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Run the SQL texts of `trials`, `diff`, `history` and `stale`; each yields rows by column."""
+"""Run the SQL texts of `trials`, `diff` and `history`; each yields rows by column."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from autotune.devices.device import DeviceInfo, Environment
+from autotune.devices.device import DeviceInfo
 from autotune.problem import Problem
 from autotune.store.best import part_of, target_of
 from autotune.store.devices import same_device
-from autotune.store.schema.tables import DEVICE_IDENTITY, devices, trials
-from autotune.store.schema.views import HISTORY, LISTED, STALE, diff
+from autotune.store.schema.tables import devices, trials
+from autotune.store.schema.views import HISTORY, LISTED, diff
 from autotune.store.sqlite.database import Database
 from autotune.store.studies import LayerRef, current_places, find, one_of
 from autotune.trial import Outcome
@@ -87,20 +87,6 @@ class ResultStore:
                 places = [(place.tuning_target_id, place.name if place.current else None) for place in found]
             values = {"places": json.dumps(places), "device_id": _device_id(connection, device)}
             return rows(connection, HISTORY, values)
-
-    def stale(self, what: str | None, opened: Iterable[tuple[DeviceInfo, Environment]]) -> tuple[Result, ...]:
-        """The best kernels with a row for each change since they were last measured, and one for their template.
-
-        `opened` are the devices in this machine; a result of another device is compared with that device's newest run.
-        """
-        present = [
-            {name: getattr(device, name) for name in DEVICE_IDENTITY}
-            | {"driver": environment.driver, "toolkit": environment.toolkit, "flags": environment.flags}
-            for device, environment in opened
-        ]
-        with self.database.read() as connection:
-            places = None if what is None else _named(find(connection, what, self.database.shown))
-            return rows(connection, STALE, {"places": places, "opened": json.dumps(present)})
 
 
 _NO_DEVICE = 0  # ids begin at 1

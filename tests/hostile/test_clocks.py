@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.analysis.stale import Changes
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Rate
@@ -148,9 +149,8 @@ def test_the_newest_rates_noise_profiles_and_environments_count(set_back: Path) 
         assert [row.profile.time_us for row in store.profiles.list()] == [1.0, 2.0]
         assert store.quarantine.list()[0].source_hash == source_of(config_of(2)).hash
         assert [row.layers[0].time_us for row in store.dispatchers.list()] == [2.0, 1.0]
-        assert {row["now"] for row in store.results.stale(None, ()) if row["changed"] == "driver"} == {
-            DRIVER_590.driver
-        }
+        changes = [one for best in store.best.list() for one in Changes(store, None, ()).of(best)]
+        assert {one.now for one in changes if one.changed == "driver"} == {DRIVER_590.driver}
         (noise,) = store.query(documented("FROM noise_floors")).rows
         assert str(noise[-1]).startswith("2026")
         (layer,) = store.query(documented("of_the_default")).rows

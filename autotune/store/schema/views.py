@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
-from autotune.store.schema.tables import DEVICE_IDENTITY, SIZES, WORDS, trials
+from autotune.store.schema.tables import SIZES, WORDS, trials
 from autotune.trial import LONG_US
 
 _SHAPE = ", ".join((*SIZES, *WORDS))
@@ -307,70 +307,4 @@ ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
 """How the best of `:places` improved: trials that were the fastest so far, finals and retimes, oldest first.
 
 `:places` is a JSON array of tuning targets with the names that were asked for, or NULL.
-"""
-
-STALE = f"""\
-WITH
-kept AS MATERIALIZED (
-    -- the best kernels, without non-deterministic kernels that a deterministic one of their class beats
-    SELECT * FROM (
-        SELECT best.*, median_us, launch, runs.environment_id AS environment_id,
-            coalesce(place.key, 0) AS place, place.value ->> 1 AS name,
-            min(iif(deterministic, median_us, NULL)) OVER (
-                PARTITION BY place.key, best.tuning_target_id, best.device_id, best.accuracy, best.measurement_mode
-            ) AS deterministic_us
-        FROM ({BEST_NOW}) AS best
-        JOIN measurements ON measurements.id = measurement_id
-        JOIN devices ON devices.id = best.device_id
-        LEFT JOIN json_each(:places) AS place ON place.value ->> 0 = best.tuning_target_id
-        -- the run that measured it last
-        JOIN runs ON runs.id = coalesce(
-            (SELECT run_id FROM retimes WHERE retimes.trial_id = best.trial_id AND after_us IS NOT NULL
-             ORDER BY retimes.id DESC LIMIT 1),
-            (SELECT run_id FROM trials WHERE trials.id = best.trial_id))
-        WHERE :places IS NULL OR place.key IS NOT NULL)
-    WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us
-),
-present AS MATERIALIZED (
-    -- the environment of each device: in this machine, else that of its newest run; imported runs count as older
-    SELECT * FROM (
-        SELECT *, row_number() OVER (PARTITION BY device_id ORDER BY imported, sequence DESC) AS place FROM (
-            SELECT devices.id AS device_id, value ->> 'driver' AS driver, value ->> 'toolkit' AS toolkit,
-                value ->> 'flags' AS flags, 'this machine' AS compared_with, -1 AS imported, -key AS sequence
-            FROM json_each(:opened)
-            JOIN devices ON {" AND ".join(f"devices.{name} = value ->> '{name}'" for name in DEVICE_IDENTITY)}
-            UNION ALL
-            SELECT device_id, driver, toolkit, environments.flags, 'its newest run',
-                runs.id IN (SELECT run_id FROM trials WHERE origin = 'imported'), runs.id
-            FROM runs JOIN environments ON environments.id = runs.environment_id))
-    WHERE place = 1
-)
-SELECT kept.trial_id AS trial_id, coalesce(kept.name, results.study || '.' || coalesce(results.layer, '')) AS layer,
-    results.operation AS operation, results.problem AS problem, declaration, kept.device_id AS device_id, device,
-    kept.accuracy AS accuracy, kept.measurement_mode AS measurement_mode, kept.median_us AS median_us,
-    template, templates.hash AS template_hash, results.config AS config, source_hash, results.ended_at AS ended_at,
-    change.value AS changed,
-    CASE change.value WHEN 'driver' THEN was.driver WHEN 'toolkit' THEN was.toolkit WHEN 'flags' THEN was.flags
-        WHEN 'launch' THEN 'stream, with launch gaps' END AS was,
-    CASE change.value WHEN 'driver' THEN present.driver WHEN 'toolkit' THEN present.toolkit
-        WHEN 'flags' THEN present.flags
-        WHEN 'launch' THEN iif(device_kind = 'cuda' AND launch = 'stream' AND kept.median_us < {LONG_US}, 'graph', NULL)
-        END AS now,
-    iif(change.value = 'launch', 'how short kernels are timed', compared_with) AS compared_with
-FROM kept
-CROSS JOIN json_each('["driver", "toolkit", "flags", "launch", "template"]') AS change
-CROSS JOIN results ON results.trial_id = kept.trial_id
-JOIN trials ON trials.id = kept.trial_id
-JOIN templates ON templates.id = trials.template_id
-JOIN tuning_targets ON tuning_targets.id = kept.tuning_target_id
-JOIN layers ON layers.id = tuning_targets.layer_id
-JOIN environments AS was ON was.id = kept.environment_id
-LEFT JOIN present ON present.device_id = kept.device_id
-WHERE changed = 'template' OR was <> now
-ORDER BY kept.place, kept.tuning_target_id, device_kind, device, kept.device_id, kept.accuracy, kept.deterministic DESC,
-    kept.measurement_mode, change.key"""
-"""The best kernels of `:places`, with a row for each change since they were last measured.
-
-`:places` is as in `HISTORY`; `:opened` is a JSON array of the devices in this machine, each with its environment. Each
-kernel also has a row of `template`, because only rendering it again tells whether its family's change matters.
 """

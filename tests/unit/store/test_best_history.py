@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.history import history_rows
+from autotune.analysis.stale import Changes
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.resources import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
@@ -205,9 +206,9 @@ def test_a_result_is_compared_with_the_newest_run_on_its_device(store: Store) ->
     assert store.devices.list() == (H200, HOST)
 
     def doubts(*opened: tuple[DeviceInfo, Environment]) -> list[tuple[object, ...]]:
-        found = store.results.stale("lenet", opened)
-        rows = [tuple(row[key] for key in ("changed", "was", "now", "compared_with")) for row in found]
-        return [row for row in rows if row[0] not in ("launch", "template")]
+        changes = Changes(store, "lenet", opened)
+        found = [one for best in store.best.list("lenet") for one in changes.of(best) if one.changed != "launch"]
+        return [(one.changed, one.was, one.now, one.compared_with) for one in found]
 
     assert doubts() == [], "the newest run is its own"
     open_scope(store, environment=DRIVER_580)
