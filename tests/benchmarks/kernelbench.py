@@ -11,8 +11,9 @@ computes new inputs, and every output is compared with float64. It may be off by
 does to the result. In one of the checks the inputs exceed the range of float16. A contender that is wrong has no time.
 
 A problem proves nothing if the output for another input would pass, or if bfloat16 would. It is marked, and the mean
-leaves it out. The table and all figures go to FOLDER/kernelbench.md and .json. `--device cpu` tests the script: sizes
-are small, and nothing is swapped.
+leaves it out. Several processes compile at once, then one after another has the GPU for itself. The cheapest problems
+come first. The table and all figures go to FOLDER/kernelbench.md and .json; problems that are there already are not
+run again. `--device cpu` tests the script: sizes are small, and nothing is swapped.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import argparse
 import copy
 import gc
 import json
+import multiprocessing
 import os
 import random
 import statistics
@@ -28,6 +30,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,7 +40,7 @@ from torch import Tensor, nn
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_swap import Report
 from autotune.autotune_runtime.torch_verify import calibrated
-from tests.benchmarks.kernelbench_chains import built, chains
+from tests.benchmarks.kernelbench_chains import built, chains, problem_of
 from tests.benchmarks.networks import FLUSH_BYTES, channels_last
 
 ROUNDS = 15
@@ -49,6 +52,10 @@ TF32_BITS, BF16_BITS = 10, 7
 LARGE = 2.0**17  # beyond float16
 CHUNK_BYTES = 1 << 28  # of inputs that float64 computes at a time
 OURS = ("converted", "converted, compiled")
+TOGETHER = 6
+"""problems that compile at once"""
+TOGETHER_BYTES = 10 << 30  # of their tensors; each contender keeps its own
+PREPARATION_S = 180.0
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -222,12 +229,9 @@ def sample(contender: Contender) -> float:
     return 1e3 * float(begin.elapsed_time(end))
 
 
-def compete(
-    name: str, network: nn.Module, networks: Mapping[str, tuple[Network, Tensor]], swapped: str = ""
-) -> Measured:
+def compete(name: str, network: nn.Module, contenders: Mapping[str, Contender], swapped: str = "") -> Measured:
     """Check all contenders, time those that are right, and check these again."""
-    xs = list({id(x): x for _, x in networks.values()}.values())
-    contenders = {each: Contender(one, x) for each, (one, x) in networks.items()}
+    xs = list({id(one.x): one.x for one in contenders.values()}.values())
     errors, bound = check(network, contenders, xs)
     large, _ = check(network, contenders, xs, LARGE)
     errors = {each: max(error, large[each]) for each, error in errors.items()}
@@ -244,7 +248,7 @@ def compete(
     )
 
 
-def competitors(network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, tuple[Network, Tensor]], str]:
+def competitors(network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, Contender], str]:
     """Eager and compiled PyTorch in both layouts, and the converted network."""
     last = copy.deepcopy(network)
     for parameter in last.parameters():
@@ -256,9 +260,10 @@ def competitors(network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, tupl
     compiled = {f"compiled{layout}": (torch.compile(one), given) for layout, (one, given) in layouts.items()}
     ours = {OURS[0]: (converted, x_last), OURS[1]: (torch.compile(converted), x_last)}
     swapped = f"{sum(row.swapped for row in report.rows)} of {len(report.rows)}"
-    if not x.is_cuda:  # which would need a C++ compiler
-        return {**rivals, OURS[0]: (converted, x_last)}, swapped
-    return {**rivals, **compiled, **ours}, swapped
+    networks = {**rivals, **compiled, **ours}
+    if not x.is_cuda:  # compiling would need a C++ compiler
+        networks = {**rivals, OURS[0]: (converted, x_last)}
+    return {each: Contender(one, given) for each, (one, given) in networks.items()}, swapped
 
 
 def lines(rows: Sequence[Measured]) -> Iterator[str]:
@@ -281,22 +286,81 @@ def lines(rows: Sequence[Measured]) -> Iterator[str]:
                 yield f"{row.name}: {name} is wrong, {error:.3g} times the bound"
 
 
-@torch.no_grad()
-def run(name: str, device: str, folder: Path) -> Measured:
-    """One problem."""
+def prepared(name: str, device: str, folder: Path) -> Callable[[], Measured]:
+    """A problem with everything compiled, ready to be measured."""
     torch.manual_seed(0)
     network, sizes = built(name) if device == "cuda" else built(name, n=2, most=32)
     network = network.to(device).eval()
     x = torch.rand(sizes, device=device)
     torch.backends.cudnn.benchmark = True
     network = calibrated(network, x[: min(len(x), 16)])
-    networks, swapped = competitors(network, x, folder / "figures.db")
-    measured = compete(name, network, networks, swapped)
-    del networks, x
-    torch._dynamo.reset()
-    gc.collect()
-    torch.cuda.empty_cache()
-    return measured
+    contenders, swapped = competitors(network, x, folder / "figures.db")
+    return lambda: compete(name, network, contenders, swapped)
+
+
+@torch.no_grad()
+def work(pipe: Connection, device: str, folder: Path) -> None:
+    """Prepare the problems that come by the pipe, and measure each when it is asked for."""
+    for name in iter(pipe.recv, ""):
+        measure = prepared(name, device, folder)
+        pipe.send("prepared")
+        pipe.recv()
+        pipe.send(measure())
+        del measure
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+class Worker:
+    """A process that has one problem at a time."""
+
+    def __init__(self, device: str, folder: Path) -> None:
+        processes = multiprocessing.get_context("spawn")
+        self.pipe, theirs = processes.Pipe()
+        self.process = processes.Process(target=work, args=(theirs, device, folder), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def answer(self) -> object:
+        """What the process sends next; None if it died or takes too long."""
+        try:
+            return self.pipe.recv() if self.pipe.poll(PREPARATION_S) else None
+        except EOFError:
+            return None
+
+
+def batches(names: Sequence[str]) -> Iterator[list[str]]:
+    """The problems, the cheapest first, in groups that fit in memory together."""
+    problems = {name: problem_of(name) for name in names}
+    batch: list[str] = []
+    for name in sorted(problems, key=lambda name: problems[name].flops + 50 * problems[name].tensor_bytes):
+        held = sum(problems[each].tensor_bytes for each in [*batch, name])
+        if batch and (len(batch) == TOGETHER or held > TOGETHER_BYTES):
+            yield batch
+            batch = []
+        batch.append(name)
+    if batch:
+        yield batch
+
+
+def measured(batch: Sequence[str], workers: list[Worker], device: str, folder: Path) -> Iterator[Measured]:
+    """Prepare problems together and measure one after another. A process that fails is replaced."""
+    workers += [Worker(device, folder) for _ in batch[len(workers) :]]
+    given = list(zip(batch, workers, strict=False))
+    for name, worker in given:
+        worker.pipe.send(name)
+    ready = [worker.answer() for _, worker in given]
+    for (name, worker), prepared in zip(given, ready, strict=True):
+        if prepared:
+            worker.pipe.send("measure")
+        row = worker.answer() if prepared else None
+        if isinstance(row, Measured):
+            yield row
+        else:
+            print(f"{name} failed", file=sys.stderr, flush=True)
+            worker.process.kill()
+            workers.remove(worker)
 
 
 def main() -> None:
@@ -304,7 +368,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("problems", nargs="*", help="default: all", metavar="PROBLEM")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problem after this time")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no problems after this time")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     arguments = parser.parse_args()
     unknown = set(arguments.problems) - chains().keys()
@@ -312,19 +376,22 @@ def main() -> None:
         parser.error(f"no problem {', '.join(sorted(unknown))}")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str((arguments.folder / "kernelbench-cache").resolve())
-    started, rows = time.monotonic(), list[Measured]()
-    for name in arguments.problems or chains():
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # each worker would start a process for each core
+    results = arguments.folder / "kernelbench.json"
+    rows = [Measured(**row) for row in json.loads(results.read_text())] if results.exists() else []
+    known = {row.name for row in rows}
+    started, workers = time.monotonic(), list[Worker]()
+    for batch in batches([name for name in arguments.problems or chains() if name not in known]):
         if time.monotonic() - started > arguments.seconds:
-            print(f"{name} and those after it were not begun", file=sys.stderr)
+            print(f"{batch[0]} and those after it were not begun", file=sys.stderr)
             break
-        try:
-            rows.append(run(name, arguments.device, arguments.folder))
-        except (RuntimeError, torch.OutOfMemoryError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            continue
-        print(f"{name}: {rows[-1].times_us} after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-        (arguments.folder / "kernelbench.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
-        (arguments.folder / "kernelbench.md").write_text("\n".join(lines(rows)) + "\n")
+        for row in measured(batch, workers, arguments.device, arguments.folder):
+            rows.append(row)
+            print(f"{row.name}: {row.times_us} after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            results.write_text(json.dumps([asdict(each) for each in rows], indent=1))
+    for worker in workers:
+        worker.pipe.send("")
+    (arguments.folder / "kernelbench.md").write_text("\n".join(lines(rows)) + "\n")
     print("\n".join(lines(rows)))
 
 

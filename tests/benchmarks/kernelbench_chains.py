@@ -249,6 +249,11 @@ def chains() -> dict[str, Chain]:
     return {**{name: Chain(name) for name in layers(1)}, **LEVEL_2}
 
 
+def problem_of(name: str) -> Problem:
+    """The convolution of a problem."""
+    return layers(2 if name in LEVEL_2 else 1)[chains()[name].layer].problem
+
+
 def convolution(problem: Problem, *, bias: bool) -> tuple[nn.Module, tuple[int, ...]]:
     """A convolution of one to three dimensions as PyTorch's module, and the sides of its input."""
     values = problem.values
@@ -273,9 +278,7 @@ def convolution(problem: Problem, *, bias: bool) -> tuple[nn.Module, tuple[int, 
 
 def built(name: str, *, n: int | None = None, most: int | None = None) -> tuple[nn.Module, tuple[int, ...]]:
     """A problem's module and the sizes of its input: of `n` images, sides of at most `most`, if given."""
-    chain = chains()[name]
-    level = 2 if name in LEVEL_2 else 1
-    problem = layers(level)[chain.layer].problem
+    chain, problem, level = chains()[name], problem_of(name), 2 if name in LEVEL_2 else 1
     conv, sides = convolution(problem, bias=level == 2 and name != "kb2-61")
     if chain.halved:
         sides = tuple(2 * side for side in sides)

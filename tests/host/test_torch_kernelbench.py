@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 
 from torch import Tensor, nn  # noqa: E402
 
-from tests.benchmarks.kernelbench import ROUNDS, Measured, compete, lines  # noqa: E402
-from tests.benchmarks.kernelbench_chains import LEVEL_2, built, chains, layers  # noqa: E402
+from tests.benchmarks.kernelbench import ROUNDS, Contender, Measured, compete, lines  # noqa: E402
+from tests.benchmarks.kernelbench_chains import LEVEL_2, built, chains, layers, problem_of  # noqa: E402
 from tests.torch_networks import seeded  # noqa: E402
 
 SIZES = (4, 4, 12, 12)
@@ -28,7 +28,7 @@ def honest() -> nn.Module:
 def race(cheater: Callable[[nn.Module], Callable[[Tensor], Tensor]]) -> Measured:
     network = seeded(honest)
     x = torch.rand(SIZES)
-    return compete("honest", network, {"eager": (network, x), "cheater": (cheater(network), x)})
+    return compete("honest", network, {"eager": Contender(network, x), "cheater": Contender(cheater(network), x)})
 
 
 def caches(network: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -167,7 +167,7 @@ def test_an_image_is_missed_even_if_outputs_are_constant() -> None:
         y[:3] = network(x[:3])
         return y
 
-    measured = compete("constant", network, {"eager": (network, x), "cheater": (leaves_out, x)})
+    measured = compete("constant", network, {"eager": Contender(network, x), "cheater": Contender(leaves_out, x)})
     assert list(measured.times_us) == ["eager"]
 
 
@@ -211,7 +211,7 @@ def test_a_problem_that_proves_nothing_says_so(last: Callable[[Tensor], Tensor],
             return last(self.conv(x))
 
     network, x = seeded(Network), torch.rand(8, 4, 80, 80)
-    measured = compete("nothing", network, {"eager": (network, x), "converted": (network, x)})
+    measured = compete("nothing", network, {"eager": Contender(network, x), "converted": Contender(network, x)})
     assert measured.proves == proves
     assert not any("geometric mean" in line for line in lines([measured]))
 
@@ -228,7 +228,7 @@ def test_a_problem_runs_and_has_the_sizes_of_its_study(name: str) -> None:
     network, sizes = built(name, n=1, most=32)
     y = network.eval()(torch.rand(sizes))
     assert torch.isfinite(y).all()
-    problem = layers(2 if name in LEVEL_2 else 1)[chains()[name].layer].problem
+    problem = problem_of(name)
     full = built(name)[1]
     sides = [
         problem.values[axis] * (2 if name == "kb2-38" else 1) for axis in "dhw" if problem.values.get(axis, 1) != 1
