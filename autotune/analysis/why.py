@@ -7,7 +7,7 @@ so.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from autotune.family.space import BoundTemplate
 from autotune.trial import Config, Outcome, Value
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, TrialRow
+    from autotune.store import BestRow, FinalsRow, TrialRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,48 +47,62 @@ class WhyRow:
         return self.template if self.parameter is None else f"{self.parameter}={self.value}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Winner:
+    """A best kernel that other trials are compared with."""
+
+    best: BestRow
+    noise: float
+    """the fraction within which two times are the same"""
+    finals_us: Mapping[int, float]
+    """the medians of the finals that it won, by trial"""
+
+    def row(self, about: str, row: TrialRow, *, parameter: str | None = None, value: Value | None = None) -> WhyRow:
+        """A row about one recorded trial. Two trials are compared in the finals if both took part, else in the search,
+        where an order that the finals did not confirm is marked.
+        """
+        trial, own = row.trial, self.best.row
+        time_us, winner_us, where = row.median_us, own.median_us, " in the search"
+        if {row.id, own.id} <= self.finals_us.keys():
+            time_us, winner_us, where = self.finals_us[row.id], self.finals_us[own.id], ""
+        ratio = None if time_us is None else time_us / (winner_us or time_us)
+        verdict = f"{trial.outcome} {trial.reason}".strip() if ratio is None else _verdict(ratio, self.noise)
+        return WhyRow(
+            *(self.best, about, trial.config.template, parameter, value),
+            time_us=self.best.median_us if row.id == own.id else time_us,
+            over_winner=ratio,
+            verdict=f"{verdict}{where}" if verdict == "faster" else verdict,
+            trial=trial.number,
+            outcome=trial.outcome.value,
+            config=trial.config,
+        )
+
+
 def explain(
-    best: BestRow, rows: Sequence[TrialRow], *, noise: float | None = None, bound: BoundTemplate | None = None
+    best: BestRow,
+    rows: Sequence[TrialRow],
+    *,
+    noise: float | None = None,
+    bound: BoundTemplate | None = None,
+    finals: FinalsRow | None = None,
 ) -> Iterator[WhyRow]:
     """Explain a best kernel.
 
     `rows` are the comparable trials, including its own, as `trials.like` lists them. `noise` is the fraction within
-    which two times are the same. `bound` is the kernel's family, whose rules may refuse values.
+    which two times are the same. `bound` is the kernel's family, whose rules may refuse values. `finals` are those that
+    made it the best.
     """
-    winner = best.row
-    yield _trial_row(best, "winner", winner, noise, time_us=best.median_us)
-    default = _default(rows, winner)
+    finals_us = {trial_id: timing.median_us for trial_id, timing in finals.timings} if finals else {}
+    winner = _Winner(best, noise or 0.0, finals_us)
+    yield winner.row("winner", best.row)
+    default = _default(rows, best.row)
     if default is not None:
-        yield _trial_row(best, "default", default, noise)
-    yield from _steps(best, [row for row in rows if row.template_hash == winner.template_hash], noise)
+        yield winner.row("default", default)
+    yield from _steps(winner, [row for row in rows if row.template_hash == best.row.template_hash])
     if bound is not None:
         yield from _refusals(best, bound)
-    yield from _families(best, rows, noise)
+    yield from _families(winner, rows)
     yield from _failures(best, rows)
-
-
-def _trial_row(
-    best: BestRow,
-    about: str,
-    row: TrialRow,
-    noise: float | None,
-    *,
-    parameter: str | None = None,
-    value: Value | None = None,
-    time_us: float | None = None,
-) -> WhyRow:
-    """A row about one recorded trial."""
-    trial = row.trial
-    ratio = None if row.median_us is None else row.median_us / (best.row.median_us or row.median_us)
-    return WhyRow(
-        *(best, about, trial.config.template, parameter, value),
-        time_us=row.median_us if time_us is None else time_us,
-        over_winner=ratio,
-        verdict=f"{trial.outcome} {trial.reason}".strip() if ratio is None else _verdict(ratio, noise or 0.0),
-        trial=trial.number,
-        outcome=trial.outcome.value,
-        config=trial.config,
-    )
 
 
 def _verdict(ratio: float, noise: float) -> str:
@@ -120,15 +134,15 @@ def _default(rows: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
     return min(ours, key=lambda row: row.trial.number, default=None)
 
 
-def _steps(best: BestRow, rows: Sequence[TrialRow], noise: float | None) -> list[WhyRow]:
+def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
     """Recorded trials that differ from the winner in one parameter, in the parameters' order, fastest first."""
-    own = best.row.trial.config.params
+    own = winner.best.row.trial.config.params
     found = []
-    for config, row in _by_config(rows, best.row).items():
+    for config, row in _by_config(rows, winner.best.row).items():
         values = config.params
         differing = [name for name, value in own.items() if values[name] != value]
         if len(differing) == 1:
-            found.append(_trial_row(best, "step", row, noise, parameter=differing[0], value=values[differing[0]]))
+            found.append(winner.row("step", row, parameter=differing[0], value=values[differing[0]]))
     order = list(own)
     return sorted(found, key=lambda step: (order.index(step.parameter or ""), *_by_ratio(step)))
 
@@ -150,23 +164,23 @@ def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
                 yield WhyRow(best, "refused", winner.template, param.name, value, note=rejected.message)
 
 
-def _families(best: BestRow, rows: Sequence[TrialRow], noise: float | None) -> list[WhyRow]:
+def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
     """The best trial of each family in the winner's accuracy class, fastest first; families without one come last."""
-    winner = best.row
+    own = winner.best.row
     by_family: dict[str, list[TrialRow]] = {}
     for row in rows:
         by_family.setdefault(row.trial.config.template, []).append(row)
     found = []
     for template, of_family in by_family.items():
         ours = [row for row in of_family if _rendered(row) and not row.reused]
-        timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == winner.trial.accuracy]
+        timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == own.trial.accuracy]
         fastest = min(timed, key=lambda row: row.median_us or 0.0, default=None)
-        if template == winner.trial.config.template:
-            fastest = winner  # the finals may have preferred it to a smaller median of the search
+        if template == own.trial.config.template:
+            fastest = own  # the finals may have preferred it to a smaller median of the search
         if fastest is None:
-            family = WhyRow(best, "family", template, note=f"no correct trial of class {winner.trial.accuracy}")
+            family = WhyRow(winner.best, "family", template, note=f"no correct trial of class {own.trial.accuracy}")
         else:
-            family = _trial_row(best, "family", fastest, noise)
+            family = winner.row("family", fastest)
         correct = sum(row.trial.outcome == Outcome.CORRECT for row in ours)
         found.append(replace(family, trials=len(ours), correct=correct))
     return sorted(found, key=_by_ratio)

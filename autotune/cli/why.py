@@ -31,7 +31,7 @@ from autotune.family.template_files import FamilyFile, load_template, template_f
 from autotune.operation.registry import operations_here
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, Store, TrialRow
+    from autotune.store import BestRow, FinalsRow, Store, TrialRow
     from autotune.trial import KernelProfile
 
 
@@ -97,10 +97,11 @@ def why(
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         alike: dict[tuple[object, ...], tuple[TrialRow, ...]] = {}
+        finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest that each winner won
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
-        explanations = [_explained(store, families, with_roofline(store, row), alike) for row in chosen]
+        explanations = [_explained(store, families, with_roofline(store, row), finals, alike) for row in chosen]
     if style is not None:
         show((line for explained in explanations for line in explained.rows), _COLUMNS, style)
     for position, explained in enumerate(explanations if style is None else ()):
@@ -117,6 +118,7 @@ def _explained(
     store: Store,
     families: Mapping[str, FamilyFile],
     kernel: BestWithRoofline,
+    finals: Mapping[int, FinalsRow],
     alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
 ) -> _Explained:
     """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
@@ -140,7 +142,9 @@ def _explained(
         bound = BoundTemplate(family, winner.problem, winner.device, Admission(prune=True))
         remark = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
     noise = floor.noise_fraction if floor else None
-    return _Explained(kernel, tuple(explain(kernel.best, alike[shared], noise=noise, bound=bound)), remark, profiles)
+    decisive = finals.get(winner.id) if kernel.best.decided_by == "finals" else None
+    why_rows = explain(kernel.best, alike[shared], noise=noise, bound=bound, finals=decisive)
+    return _Explained(kernel, tuple(why_rows), remark, profiles)
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
@@ -198,7 +202,7 @@ def _sentences(
         ratio, rival = _ratio(families[0]), families[0].template
         over = f", {ratio:.3g} times as fast as the next family, {rival}"
         if ratio <= 1:
-            over = f"; the finals chose it over {rival}, which took {ratio:.3g} times as long in the search"
+            over = f"; the finals chose it over {rival}, which took {ratio:.3g} times as long"
     yield (
         f"{best.name} on {best.row.device.name}: {trial.config.template} wins with {human(best.median_us, 4)} us "
         f"in class {trial.accuracy}{over}."
@@ -250,7 +254,7 @@ def _short(row: TrialRow) -> str:
 _SECTIONS = (
     ("step", "one step from the winner", ("parameter", "value", "time_us", "over_winner", "verdict", "trial")),
     ("refused", "one step from the winner, refused", ("parameter", "value", "note")),
-    ("family", "families, as searched", ("template", "time_us", "over_winner", "trials", "correct", "note")),
+    ("family", "families", ("template", "time_us", "over_winner", "trials", "correct", "note")),
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
 )
 """For each kind of row its title and columns on a terminal."""

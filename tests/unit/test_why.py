@@ -13,7 +13,7 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.family.space import BoundTemplate
 from autotune.family.template_files import load_template
 from autotune.problem import Layer
-from autotune.store import BestRow, Store, TrialRow
+from autotune.store import BestRow, FinalsRow, Store, TrialRow
 from autotune.study import Study
 from autotune.trial import Config, Outcome, Value
 from autotune.tuning.tune import tune
@@ -61,6 +61,29 @@ def test_steps_differ_from_the_winner_in_one_parameter(told: Told, tmp_path: Pat
         (name, value) for name, value in every if family.legal.allows(Config.of("tiny", {**winner, name: value}))
     }
     assert {(step.parameter, step.value) for step in steps} == feasible < every, "the whole space was evaluated"
+
+
+def test_finalists_are_compared_by_their_times_in_the_finals(told: Told, tmp_path: Path) -> None:
+    best, rows = told()
+    with Store(tmp_path / "one.db", create=False) as store:
+        finals = store.finals.list("small")[-1]
+    times = {trial_id: timing.median_us for trial_id, timing in finals.timings}
+    numbers = {step.trial for step in about("step", explain(best, rows))}
+    other = next(row for row in rows if row.id in times and row.trial.number in numbers)
+    assert other.trial.timing is not None
+    lucky = dataclasses.replace(other.trial.timing, median_us=best.median_us * 0.9)
+    lucky_row = dataclasses.replace(other, trial=dataclasses.replace(other.trial, timing=lucky))
+    rows = tuple(lucky_row if row.id == other.id else row for row in rows)
+
+    def judged(held: FinalsRow | None = None) -> WhyRow:
+        return next(
+            step for step in about("step", explain(best, rows, finals=held)) if step.trial == other.trial.number
+        )
+
+    assert judged().verdict == "faster in the search"
+    step = judged(finals)
+    assert (step.verdict, step.time_us) == ("slower", times[other.id])
+    assert step.over_winner == pytest.approx(times[other.id] / best.median_us)
 
 
 def test_values_are_refused_by_named_rules(told: Told, tmp_path: Path) -> None:
