@@ -1,37 +1,29 @@
-"""Write the files of an export: into a new folder, which then replaces an earlier export's.
+"""Write the files of an export: into a temporary folder first, from which they replace an earlier export's.
 
-Only unedited files of an export are replaced or removed: `provenance.json` lists them, and each ends in its checksum.
-All other files stay as they are. No link below the folder is followed.
+Only unedited files of an earlier export are replaced or removed: `provenance.json` lists them with their hashes. All
+other files stay as they are. No link below the folder is followed.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import secrets
 import shutil
 import stat
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from autotune.bounded_io import read_bytes
 from autotune.errors import StoreError, not_written
-from autotune.exporting.checksum import (
-    has_valid_checksum,
-    has_valid_record,
-    hash_of,
-    record_with_checksum,
-    with_checksum,
-)
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
 """The results of building and testing the folder; not part of the export."""
-LOCK_S = 30.0  # that an export waits for another one to move its files into place
 _HASHES = "sha256"  # key of PROVENANCE: file to hash
 _FILE_BYTES = 1 << 24  # maximum size of a file that an export may have written
 
@@ -66,18 +58,22 @@ def write_folder(
     with _writing(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _stage(folder, target) as new:
-        hashes = _write_with_checksum(folder, new, {name: text.encode() for name, text in texts.items()})
-        hashes |= _write_with_checksum(folder, new, more(new))
-        record = record_with_checksum({**provenance, _HASHES: dict(sorted(hashes.items()))})
+        contents = {name: text.encode() for name, text in texts.items()}
+        _write(folder, new, contents)
+        additional = more(new)
+        _write(folder, new, additional)
+        hashes = {name: _hash_of(content) for name, content in sorted({**contents, **additional}.items())}
+        record = json.dumps({**provenance, _HASHES: hashes}, indent=2).encode() + b"\n"
         _write(folder, new, {PROVENANCE: record})
         with _writing(folder), _locked(target.parent):
             earlier = _Earlier(folder, target)
             earlier.check_free(hashes)
             if target.is_dir():
-                _write(
-                    folder, new, {_BOTH: record_with_checksum({**provenance, _HASHES: {**earlier.hashes, **hashes}})}
-                )
-                _replace(new, target, (*hashes, PROVENANCE), earlier.own)
+                for name in (*hashes, PROVENANCE):
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    (new / name).replace(target / name)
+                for name in earlier.own.difference(hashes, (PROVENANCE,)):
+                    (target / name).unlink(missing_ok=True)
             else:
                 new.rename(target)
         return Written(record, tuple(sorted(earlier.edited - hashes.keys())))
@@ -93,23 +89,8 @@ def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
         if earlier.provenance != provenance:
             raise StoreError(f"{folder}: another export was written there meanwhile, so this one is not proven")
         earlier.check_free((PROOF,))
-        (new / PROOF).write_bytes(with_checksum(PROOF, "\n".join(lines).encode()))
+        (new / PROOF).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         (new / PROOF).replace(target / PROOF)
-
-
-_BOTH = f".{PROVENANCE}"
-"""The provenance while files are renamed: it lists the files of both exports."""
-
-
-def _replace(new: Path, target: Path, names: Collection[str], own: frozenset[str]) -> None:
-    """Rename an export's files into the place of an earlier one's own files, and remove the latter's others."""
-    (new / _BOTH).replace(target / PROVENANCE)
-    (target / PROOF).unlink(missing_ok=True)  # files of the earlier export
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (new / name).replace(target / name)
-    for name in own.difference(names):
-        (target / name).unlink(missing_ok=True)
 
 
 class _Earlier:
@@ -120,19 +101,20 @@ class _Earlier:
         """the folder's name in messages"""
         self.target = target
         self.provenance = self._content(PROVENANCE)
-        self.hashes = _recorded(self.provenance)
-        named = (*self.hashes, PROVENANCE, PROOF)
-        self.own = frozenset(name for name in named if self._is_own(name))
-        self.edited = frozenset(name for name in named if name not in self.own and os.path.lexists(target / name))
+        hashes = _recorded(self.provenance)
+        unedited = {name for name, known in hashes.items() if self._hash(name) == known}
+        written_with = {name for name in (PROVENANCE, PROOF) if hashes and self._content(name) is not None}
+        self.own = frozenset(unedited | written_with)
+        self.edited = frozenset(name for name in hashes.keys() - unedited if os.path.lexists(target / name))
 
     def check_free(self, names: Iterable[str]) -> None:
         """Raise StoreError if an edited or unrelated file is in the way of these."""
         edited = []
         for name in (PROVENANCE, PROOF, *names):
             at = self._in_the_way(name)
-            if at is None or self._is_own(at):
+            if at is None or at in self.own:
                 continue
-            if not self.hashes or at not in self.edited:
+            if at not in self.edited:
                 raise StoreError(
                     f"{self.folder / at}: is not a file of an export, and would be lost; give another --out"
                 )
@@ -149,14 +131,9 @@ class _Earlier:
                 return str(parent)
         return name if os.path.lexists(self.target / name) else None
 
-    def _is_own(self, name: str) -> bool:
-        if (content := self._content(name)) is None:
-            return False
-        return (
-            has_valid_record(content)
-            if name == PROVENANCE
-            else has_valid_checksum(name, content, self.hashes.get(name, ""))
-        )
+    def _hash(self, name: str) -> str:
+        content = self._content(name)
+        return "" if content is None else _hash_of(content)
 
     def _content(self, name: str) -> bytes | None:
         """The content of a file below the folder; None if it does not exist, or if there is a link on the way."""
@@ -180,6 +157,10 @@ def _recorded(provenance: bytes | None) -> Mapping[str, str]:
     return {}
 
 
+def _hash_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 def _inside(name: str) -> bool:
     """Whether a name is a plain path of a file below its folder."""
     return not PurePath(name).is_absolute() and ".." not in PurePath(name).parts and str(PurePath(name)) == name
@@ -198,13 +179,6 @@ def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
             (new / name).write_bytes(content)
 
 
-def _write_with_checksum(folder: Path, new: Path, contents: Mapping[str, bytes]) -> dict[str, str]:
-    """Write files with their checksums; return their hashes."""
-    contents = {name: with_checksum(name, content) for name, content in contents.items()}
-    _write(folder, new, contents)
-    return {name: hash_of(content) for name, content in contents.items()}
-
-
 @contextmanager
 def _stage(folder: Path, target: Path) -> Iterator[Path]:
     """A new folder on the file system of `target`: inside it, or next to it if it does not exist."""
@@ -219,27 +193,14 @@ def _stage(folder: Path, target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(parent: Path) -> Iterator[None]:
-    """Wait until no other export moves files into place. Raises StoreError if another one does not end."""
+    """Wait until no other export moves files into place."""
     descriptor = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
-    until = time.monotonic() + LOCK_S
     try:
-        while not _lock(descriptor):
-            if time.monotonic() > until:
-                raise StoreError(f"{parent}: another export has been writing there for {LOCK_S:g} s; try again")
-            time.sleep(0.02)
+        with suppress(OSError):  # on a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # on a file system without locks
-        return True
-    return True
 
 
 @contextmanager

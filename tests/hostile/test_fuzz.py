@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError
-from autotune.exporting.checksum import record_with_checksum
 from autotune.exporting.folder import write_folder
 from autotune.expressions.expression import Expression
 from autotune.family.render import render
@@ -141,7 +140,7 @@ def exported(path: Path) -> None:
         assert mine.read_text() == "mine"
 
 
-PROVENANCE = record_with_checksum({"autotune": "0.1.0", "kernels": [], "sha256": {"notes.txt": "00", "a.cu": "11"}})
+PROVENANCE = b'{"autotune": "0.1.0", "kernels": [], "sha256": {"notes.txt": "00", "a.cu": "11"}}'
 OPERATION = (operation(CONV2D).folder / FILE).read_bytes()
 READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "study": ("small.toml", STUDY.encode(), load_study),
