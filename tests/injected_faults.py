@@ -158,6 +158,19 @@ FAULTS: Mapping[str, Fault] = {
             (WRONG, UNWRITTEN),
         ),
         Fault(
+            "read_only_load_of_an_output",
+            (
+                (_STORE, "            float* const at = p < P && q < Q ? &y["),
+                (
+                    "* P + p) * Q + q] = sum;",
+                    "* P + p) * Q + q] : nullptr;\n if (at) *at = sum, *at = __ldg(at);",
+                ),
+            ),
+            (),
+            (),
+            checked=("runtime/race",),
+        ),
+        Fault(
             "unused_load_behind_array",
             _once(f"static_cast<const volatile float*>(x)[{_X_ELEMENTS} + 5];"),
             (),
@@ -283,7 +296,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             "launch_beyond_bounds",
             (("__launch_bounds__(THREADS)", "__launch_bounds__(32)"),),
-            (),
+            ("runtime/launch_failure",),
             ("runtime/launch_failure",),
         ),
         # The compiler, and the worker, from outside

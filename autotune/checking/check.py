@@ -156,7 +156,9 @@ class FamilyCheck:
                 while most is None and self._on_cpu and not ended():
                     bound, config = self._on_cpu.popleft()
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
-            if not ended():
+                if most is None and self._evaluator.info.can.cpu and not self.large_run and not ended():
+                    yield from self._large()
+            if not self.large_run and not ended():
                 yield from self._large()
         finally:
             for started in under_way:
@@ -286,11 +288,29 @@ class FamilyCheck:
             yield from self._one(*other)
 
     def _large(self) -> Iterator[CheckRow]:
-        """Problems with more elements than 31 bits count, where the device has the memory."""
-        self.large_run = True
+        """Problems with more elements than 31 bits count, where the device has the memory.
+
+        A CPU has neither the memory nor the time: it runs some blocks under sanitizers, which see what overflows.
+        """
+        on = self._sanitizing() if self._evaluator.info.can.cpu else self._evaluator
+        self.large_run = on is not None
         for large in self.large:
-            if large.config is not None:
+            if large.config is None or on is None:
+                continue
+            if on.info.can.cpu:
+                yield self._some_blocks(large.bound, large.config, on)
+            else:
                 yield from self._one(large.bound, large.config)
+
+    def _some_blocks(self, bound: BoundTemplate, config: Config, on: Evaluator) -> CheckRow:
+        source = render(bound, config)
+        row = CheckRow(source, (source.problem.runtime_sizes,), Outcome.CORRECT, "", "", None, (), HOST_CHECK)
+        try:
+            checker_of(on).run_some_blocks(source, on.compile(source).result())
+        except Rejected as rejected:
+            message = with_source_lines(rejected.message, bound.template, source, self._evaluator.info)
+            return replace(row, outcome=rejected.outcome, reason=rejected.reason, message=message)
+        return row
 
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
         """Verify a config as no case: at its problem's run-time size, unless a `first` one shows that it takes long."""

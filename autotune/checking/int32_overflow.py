@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from autotune.checking.problems import with_leading
+from autotune.checking.other_sizes import axes
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import launches
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
 from autotune.operation.declarations import READ
-from autotune.problem import Problem, valid_problems
+from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Config
 
 BEYOND = 1 << 31
-"""elements of x and of y, more than which a large problem has"""
+"""elements of an array, more than which a large problem has"""
+_WIDE, _WIDENED = (1 << 16) + 1, 8  # a size that is no run-time size, and problems that it is tried on
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
 _SHARE = 0.85  # of the device's memory that a check may take
+_ADDRESSES_BYTES = 1 << 44  # of arrays that take space only where they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,58 @@ class LargeProblem:
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
-    """For each layout that there is the one of these problems that is largest with the least memory, at the
-    run-time size that it takes; none where no 32-bit size is enough.
+    """For each layout that there is one of these problems with a larger run-time size; none where no 32-bit size is
+    enough. As many arrays as possible have more than `BEYOND` elements, in the least memory.
 
-    A CPU has neither the memory nor the time.
+    A CPU has neither the memory nor the time, and runs some blocks only.
     """
+    memory_bytes, beyond = int(_SHARE * device.memory_bytes), BEYOND
+    if device.can.cpu:  # where memory is no limit, the last of several rows also begins beyond 31 bits
+        memory_bytes, beyond = _ADDRESSES_BYTES, 2 * BEYOND
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
-        of_layout = (bound.problem for bound in bounds if bound.problem.values.get("layout") == layout)
-        large = [problem for each in of_layout for problem in with_leading(each, (_size(each),))]
-        if not large:
+        of_layout = [bound.problem for bound in bounds if bound.problem.values.get("layout") == layout]
+        larger = [problem for each in of_layout for problem in _enlarged(each, beyond)]
+        tried = [BoundTemplate(bounds[0].template, problem, device) for problem in larger]
+        if not any(bound.supported for bound in tried):  # such as a grid's axis of at most 65535 rows
+            wide = [
+                problem
+                for each in of_layout[:_WIDENED]
+                for other in _wide(each)
+                for problem in _enlarged(other, beyond)
+            ]
+            tried += [BoundTemplate(bounds[0].template, problem, device) for problem in wide]
+        if not tried:
             continue
-        problem = min(large, key=lambda problem: (_bytes(problem), problem.flops))
-        admission = Admission(workspace_limit_bytes=max(0, int(_SHARE * device.memory_bytes) - _bytes(problem)))
-        bound = BoundTemplate(bounds[0].template, problem, device, admission)
-        found.append(_tried(bound, device))
+        best = min(tried, key=lambda bound: (not bound.supported, *_cost(bound.problem, beyond, memory_bytes)))
+        admission = Admission(workspace_limit_bytes=max(0, memory_bytes - _bytes(best.problem)))
+        found.append(_tried(BoundTemplate(best.template, best.problem, device, admission), memory_bytes))
     return tuple(found)
+
+
+def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
+    """With each run-time size so large that some array, and in turn every other one, has more than so many elements."""
+    for place, size in enumerate(problem.runtime_sizes):
+        each = {array.elements // size for array in problem.arrays if array.elements >= size}
+        sizes = sorted({beyond // elements + 1 for elements in each})
+        larger = valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes)
+        yield from (other for other in larger if _arrays(other, beyond))
+
+
+def _wide(problem: Problem) -> Iterator[Problem]:
+    """With each other size at a large value."""
+    widened = (partial(make_problem, problem.operation, {**problem.values, axis: _WIDE}) for axis in axes(problem))
+    return valid_problems(widened)
+
+
+def _arrays(problem: Problem, beyond: int) -> int:
+    """How many have more than so many elements."""
+    return sum(array.elements > beyond for array in problem.arrays)
+
+
+def _cost(problem: Problem, beyond: int, memory_bytes: int) -> tuple[bool, int, int, int]:
+    needed = _bytes(problem)
+    return needed > memory_bytes, -_arrays(problem, beyond), needed, problem.flops
 
 
 def large_for_a_cpu(
@@ -88,26 +126,22 @@ def _soonest(
     return cheapest[1:] if cheapest else None
 
 
-def _tried(bound: BoundTemplate, device: DeviceInfo) -> LargeProblem:
+def _tried(bound: BoundTemplate, memory_bytes: int) -> LargeProblem:
     if not bound.supported:
         return LargeProblem(bound, None, f"the family requires: {bound.unmet}")
-    if not device.can.gpu:
-        return LargeProblem(bound, None, "it takes a GPU; give --device cuda:N")
     needed = _bytes(bound.problem)
-    if needed > _SHARE * device.memory_bytes:
-        return LargeProblem(
-            bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {device.memory_bytes / 1e9:.0f}"
-        )
+    if needed > memory_bytes:
+        return LargeProblem(bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {memory_bytes / 1e9:.0f}")
     config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
 
 
-def _size(problem: Problem, beyond: int = BEYOND) -> int:
+def _size(problem: Problem, beyond: int) -> int:
     """The run-time size at which each array that grows with it has more than so many elements."""
     fewest = min(array.elements for array in problem.arrays if array.per_item)
     return beyond // max(1, fewest // problem.runtime_size) + 1
 
 
 def _bytes(problem: Problem) -> int:
-    """Two sets of the inputs that grow with it, and the output."""
-    return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays if array.per_item)
+    """Two sets of the inputs, and the outputs."""
+    return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays)

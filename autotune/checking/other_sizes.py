@@ -31,6 +31,7 @@ _RANDOM = 2  # random sizes in addition, above all of these
 _RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # of the largest of them
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
+_WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and of 512
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
 _MODULUS, _VECTOR = 32, 8  # sizes get all remainders by these: of a warp or a tile, and of a vector
 _TRIES = 12  # problems at most, until the family supports one
@@ -86,8 +87,9 @@ class OtherProblems:
         self._declared = declared
         self._small = sorted(small, key=lambda bound: bound.problem.flops)[:_TRIES]
         self._rng = np.random.default_rng(seed)
-        self._large = list(dict.fromkeys(axis for bound in self._small for axis in _axes(bound.problem)))
-        """sizes that problems get at a large value, in turn"""
+        each = dict.fromkeys(axis for bound in self._small for axis in axes(bound.problem))
+        self._large = [(axis, values) for values in (_LARGE, _WIDE) for axis in each]
+        """sizes that problems get at the first of some large values that is supported, in turn"""
         self._remainders: dict[str, list[int]] = {}
         """for each size, remainders by 32 that no problem has had yet; remainders that the family refused come last"""
         self._count = 0
@@ -100,12 +102,12 @@ class OtherProblems:
 
     def _with_large_size(self, config: Config) -> tuple[BoundTemplate, Config] | None:
         while self._large:
-            name = self._large.pop(0)
-            for small, value in itertools.product(self._small, _LARGE):
-                if name in _axes(small.problem):
+            name, values = self._large.pop(0)
+            for small, value in itertools.product(self._small, values):
+                if name in axes(small.problem):
                     found = self._supported(small, config, {name: value}, _LARGE_FLOPS, _LARGE_ELEMENTS)
                     if found:
-                        self._large.append(name)
+                        self._large.append((name, values))
                         return found
         return None
 
@@ -113,7 +115,7 @@ class OtherProblems:
         """Each size in turn gets the first remainder that the family supports with the earlier sizes' remainders."""
         found: tuple[BoundTemplate, Config] | None = None
         sizes: dict[str, int] = {}
-        for name in self._rng.permutation(_axes(bound.problem)).tolist():
+        for name in self._rng.permutation(axes(bound.problem)).tolist():
             left = self._remainders.get(name) or self._in_random_order()
             for remainder in left[:_TRIES]:
                 left.remove(remainder)
@@ -148,7 +150,7 @@ class OtherProblems:
         return None
 
 
-def _axes(problem: Problem) -> tuple[str, ...]:
+def axes(problem: Problem) -> tuple[str, ...]:
     """The sizes in the shapes of arrays, without run-time sizes."""
     sizes = {size.name for size in problem.operation.sizes}.difference(problem.operation.runtime)
     words = re.findall(r"[A-Za-z_]\w*", " ".join(axis for array in problem.arrays for axis in array.axes))

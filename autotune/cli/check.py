@@ -116,7 +116,8 @@ def check(
     try:
         checker_of(evaluator)  # problems and configs take seconds to derive
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
-        checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: None)
+        checked = evaluator if device == HOST_CHECK else None
+        checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: checked)
         found = checking.rows(most=configs, ended=lambda: not full and took.seconds > _SHARE * seconds)
         rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
@@ -239,6 +240,9 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
                 *(f"    {words}" for words in common[:5]),
             ]
         name = checking.plan.template.name
+        if failed[0].problem in (large.bound.problem for large in checking.large):
+            lines += [f"  It is {failed[0].problem}: autotune check {name} --seed {checking.plan.seed}", ""]
+            continue
         again = f"autotune check {name} --study failed.toml{on_check}"
         lines += [f"  To reproduce it, save this as failed.toml and run: {again}", ""]
         lines += [f"    {line}" for line in reproduction(failed[0].problem, failed[0].source.config)]

@@ -247,6 +247,8 @@ class Variation:
     """fills shared memory before a block starts; LEFT: nothing does; None: the device's own"""
     one_core: bool = False
     """blocks run one after another"""
+    some_blocks: int = 0
+    """of a launch that run; new memory then takes no space until it is written. 0: all"""
 
 
 HostArray: TypeAlias = "npt.NDArray[np.uint8]"

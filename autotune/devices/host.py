@@ -7,6 +7,7 @@ on this CPU; they say nothing about a GPU.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import re
 import time
@@ -47,6 +48,9 @@ MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clust
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
+_GAP_BYTES = 1 << 35  # beyond what a negative index of 32 bits reaches
+_MAP_NORESERVE, _PROT_NONE = 0x4000, 0  # of Linux
+_SOME_BLOCKS_S = 1.0  # CPU time of a launch of which some blocks run
 _MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # the part in front of a variable's own name
 _SMEM_BYTE = re.compile(r"byte (\d+) of shared memory")
 _OWN = re.compile("autotune|asan")  # variables that no kernel declares
@@ -68,6 +72,8 @@ class HostOptions:
     """passes shorter than this are timed several in a row; a call from Python costs little here, so none are"""
     smem_byte: int = POISON
     """fills a block's shared memory before it starts"""
+    some_blocks: int = 0
+    """of a launch that run, from the first to the last, and new memory takes no space until it is written; 0: all"""
     checked: bool = False
     """whether kernels run under sanitizers, which makes their times incomparable"""
 
@@ -78,6 +84,8 @@ class _Entry:
     sizes_bytes: tuple[int, ...]
     cluster: int
     """blocks of a cluster"""
+    most_threads: int
+    """of a block, from its launch bounds"""
 
 
 class HostModule:
@@ -105,9 +113,14 @@ class HostModule:
     def _find_entry(self, name: str) -> _Entry:
         sizes = (ctypes.c_uint * 64)()
         count = getattr(self._library, f"autotune_sizes_{name}")(sizes)
-        blocks = symbol_address(self._library, f"autotune_cluster_{name}")
-        cluster = ctypes.c_uint.from_address(blocks).value if blocks else 1
-        return _Entry(symbol_address(self._library, f"autotune_call_{name}"), tuple(sizes[:count]), cluster)
+        cluster = self._constant(f"autotune_cluster_{name}", 1)
+        most_threads = self._constant(f"autotune_launch_bounds_{name}", self._device.info.max_threads_per_block)
+        address = symbol_address(self._library, f"autotune_call_{name}")
+        return _Entry(address, tuple(sizes[:count]), cluster, most_threads)
+
+    def _constant(self, name: str, default: int) -> int:
+        address = symbol_address(self._library, name)
+        return ctypes.c_uint.from_address(address).value if address else default
 
     def ready(self, launch: Launch) -> None:
         """There is nothing to do once."""
@@ -117,7 +130,8 @@ class HostModule:
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
-        check_limits(launch, self._device.info, self._static_smem_bytes, cluster=entry.cluster)
+        limits = replace(self._device.info, max_threads_per_block=entry.most_threads)
+        check_limits(launch, limits, self._static_smem_bytes, cluster=entry.cluster)
         options = self._device.options
         content = [_content(argument) for argument in launch.args]
         sizes = tuple(array.nbytes for array in content)
@@ -141,6 +155,7 @@ class HostModule:
             grid=launch.grid,
             block=launch.block,
             cluster=entry.cluster,
+            some_blocks=options.some_blocks,
             cores=options.cores,
             order=ORDERS.index(options.order),
             smem_byte=options.smem_byte,
@@ -213,6 +228,7 @@ class HostDevice:
             attributes={"kernel": os.uname().release},
         )
         self._sizes: dict[int, int] = {}
+        self._reserved: dict[int, mmap.mmap] = {}
         self.watched: list[WatchedArray] = []
         """arrays that are checked for conflicts between blocks"""
         self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
@@ -243,6 +259,8 @@ class HostDevice:
 
     def allocate(self, size_bytes: int) -> int:
         """Address of new memory. In a process with AddressSanitizer its ends are watched."""
+        if self.options.some_blocks:
+            return self._reserve(size_bytes)
         held = sum(self._sizes.values())
         address = ctypes.c_void_p()
         full = held + size_bytes > self._info.memory_bytes
@@ -254,8 +272,25 @@ class HostDevice:
         self._sizes[address.value or 0] = size_bytes
         return address.value or 0
 
+    def _reserve(self, size_bytes: int) -> int:
+        """Zeros that take no space until they are written, between addresses that fault."""
+        inside = -(-max(1, size_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+        try:
+            memory = mmap.mmap(
+                -1, inside + 2 * _GAP_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+            )
+        except OSError as error:
+            raise Rejected(Outcome.RUNTIME, "out_of_memory", f"no {size_bytes} bytes of addresses: {error}") from error
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for gap in (base, base + _GAP_BYTES + inside):
+            self._libc.mprotect(ctypes.c_void_p(gap), ctypes.c_size_t(_GAP_BYTES), _PROT_NONE)
+        self._reserved[base + _GAP_BYTES] = memory
+        return base + _GAP_BYTES
+
     def free(self, address: int) -> None:
         """Free memory of `allocate`."""
+        if self._reserved.pop(address, None) is not None:
+            return
         size_bytes = self._sizes.pop(address, None)
         if size_bytes is None:
             raise DeviceError(f"address {address:#x} was not allocated on the {self.kind} device")
@@ -323,7 +358,11 @@ class HostDevice:
         before = self.options
         order, cores = how.order or before.order, 1 if how.one_core else before.cores
         smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
-        self.options = replace(before, order=order, cores=cores, smem_byte=smem_byte)
+        self.options = replace(
+            before, order=order, cores=cores, smem_byte=smem_byte, some_blocks=how.some_blocks or before.some_blocks
+        )
+        if how.some_blocks:
+            self.options = replace(self.options, launch_limit_s=_SOME_BLOCKS_S)
         try:
             yield self.options != before
         finally:

@@ -54,6 +54,8 @@ CONSTANT_BYTES = 65536  # constant memory of a program
 TARGET = Target("host")
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
+_LAUNCH_BOUNDS = r"\b__launch_bounds__\s*\(((?:[^,()]|\([^()]*\))+)[^;{{}}]*\b{entry}\s*\("
+"""the most threads of a block"""
 _CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
 
 
@@ -68,18 +70,21 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     flags = CHECK_FLAGS if target.check else FLAGS
     names = dict.fromkeys(_EXTERN_SHARED.findall(program.text))
     tail = [f"AUTOTUNE_ENTRY({entry})" for entry in program.entries]
+    bounds = []
     for entry in program.entries:
         if re.search(_TEMPLATE.format(entry=re.escape(entry)), program.text):
             raise no_kernel(entry)
         if cluster := re.search(_CLUSTER.format(entry=re.escape(entry)), program.text):
             tail.append(f"AUTOTUNE_CLUSTER({entry}, {cluster[1]})")
+        if threads := re.search(_LAUNCH_BOUNDS.format(entry=re.escape(entry)), program.text):
+            bounds.append(f"AUTOTUNE_LAUNCH_BOUNDS({entry}, ({threads[1]}))")
     if names:
         first, *others = names
         tail.append(f"AUTOTUNE_SMEM({first})")
         tail += [f'asm(".globl {name}\\n.set {name}, {first}\\n.type {name}, @tls_object");' for name in others]
 
-    def whole(kernels: str) -> str:
-        return '#line 1 "kernel.cu"\n' + kernels + '\n#line 1 "entries"\n' + "\n".join(tail) + "\n"
+    def whole(kernels: str, *more: str) -> str:
+        return '#line 1 "kernel.cu"\n' + kernels + '\n#line 1 "entries"\n' + "\n".join((*tail, *more)) + "\n"
 
     arguments = [
         *COMMON,
@@ -92,11 +97,12 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     arguments += [f"-I{INCLUDE}", "-include", "autotune_host.h", "-x", "c++", "-"]
     referring = with_references(program.text) if target.check else program.text
     try:
-        image, log = _compile(cxx, arguments, whole(referring))
+        image, log = _compile(cxx, arguments, whole(referring, *bounds))
     except Rejected:
-        if referring == program.text:
+        if referring == program.text and not bounds:
             raise
-        image, log = _compile(cxx, arguments, whole(program.text))  # a lambda may capture no reference
+        # A lambda may capture no reference, and bounds may name what is unknown behind the kernel.
+        image, log = _compile(cxx, arguments, whole(program.text))
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
             raise no_kernel(entry)  # as in nvcc's result, although it would link here

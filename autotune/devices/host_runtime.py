@@ -39,6 +39,7 @@ class HostLaunch(ctypes.Structure):
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
         ("cluster", ctypes.c_uint),
+        ("some_blocks", ctypes.c_uint),
         ("cores", ctypes.c_uint),
         ("order", ctypes.c_uint),
         ("smem_byte", ctypes.c_uint),

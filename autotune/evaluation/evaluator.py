@@ -31,6 +31,7 @@ from autotune.workers.worker import (
     FinalsRequest,
     FinalsTimings,
     LayerRequest,
+    SomeBlocksRequest,
     VerifyRequest,
     of_kind,
 )
@@ -126,6 +127,9 @@ class Checker(Protocol):
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
         """Verify one kernel of the current layer, in one run if `once`. Raises as `evaluate` does."""
+
+    def run_some_blocks(self, source: KernelSource, binary: Binary) -> None:
+        """Run some blocks on arrays of zeros, which may exceed the memory of a CPU. Raises as `verify` does."""
 
 
 @runtime_checkable
@@ -263,6 +267,10 @@ class DeviceEvaluator(Evaluator):
             return worker.verify(VerifyRequest(source, binary, once))
         finally:
             self._idle.put(worker)
+
+    def run_some_blocks(self, source: KernelSource, binary: Binary) -> None:
+        """Run some blocks of a kernel on the first device."""
+        self._workers[0].run_some_blocks(SomeBlocksRequest(source, binary))
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders interleaved on the first device."""

@@ -13,6 +13,7 @@ from autotune.measurement.benchmark import Clocks
 from autotune.measurement.calibrate import calibrate
 from autotune.measurement.dispatcher_check import ChoicesRequest, choices
 from autotune.measurement.end_to_end_timer import EndToEndRequest, measure_end_to_end
+from autotune.measurement.some_blocks import run_some_blocks
 from autotune.measurement.unread_inputs import dependence
 from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
@@ -29,6 +30,7 @@ from autotune.workers.worker import (
     OpenRequest,
     Reply,
     Skipped,
+    SomeBlocksRequest,
     VerifyRequest,
 )
 
@@ -68,6 +70,9 @@ class WorkerServer:
                 return self._evaluate(request)
             case VerifyRequest(source, binary, once):
                 return self._layer(source.problem).verify(source, binary, once=once)
+            case SomeBlocksRequest(source, binary):
+                run_some_blocks(self._opened(), source, binary)
+                return None
             case FinalsRequest():
                 return self._layer(request.kernels[0][0].problem).finals(request)
             case CalibrateRequest(binary):

@@ -31,6 +31,7 @@ from autotune.workers.worker import (
     Reply,
     Request,
     Skipped,
+    SomeBlocksRequest,
     VerifyRequest,
     Worker,
     WorkerLost,
@@ -206,6 +207,11 @@ class DeviceWorker:
         self._answered += 1
         self._known_good.setdefault(request.source.problem, request)
         return of_kind(reply, ErrorStats)
+
+    def run_some_blocks(self, request: SomeBlocksRequest) -> None:
+        """Run some blocks of a kernel. Raises Rejected with the kernel's outcome."""
+        self._ready(None)
+        self._settled(request.source, lambda: self._ask(request, self._deadlines.evaluate_s))
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
         """The answer about a kernel that may break its worker. Raises Rejected with the kernel's outcome."""

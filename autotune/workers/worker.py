@@ -98,6 +98,14 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SomeBlocksRequest:
+    """Load a kernel and run some of its blocks, on zeros. Answer: None."""
+
+    source: KernelSource
+    binary: Binary
+
+
+@dataclass(frozen=True, slots=True)
 class FinalsRequest:
     """Time contenders of one layer interleaved, in a random order each round. Answer: FinalsTimings."""
 
@@ -144,6 +152,7 @@ DeviceRequest = (
     | LayerRequest
     | EvaluateRequest
     | VerifyRequest
+    | SomeBlocksRequest
     | FinalsRequest
     | CalibrateRequest
     | EndToEndRequest

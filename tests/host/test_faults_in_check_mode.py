@@ -14,6 +14,7 @@ from autotune.family.render import render
 from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
+from autotune.problem import Conv2dProblem
 from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
@@ -23,6 +24,7 @@ MESSAGES = {
     "smem_declared_too_small": "shared memory behind what smem_bytes of its stage declares: 4 (conv2d_shared_tile)",
     "unused_load_behind_array": f"reads 4 bytes of the memory behind x ({BYTES} bytes), at byte {BYTES + 20}",
     "no_barrier_after_first_thread": "byte 0 of one in shared memory",
+    "read_only_load_of_an_output": "of y, which block (0, 0, 1) writes, unseen by __ldg, in the same launch",
 }
 
 CULPRITS = {"smem_declared_too_small": "tile[at] =", "unused_load_behind_array": "volatile"}
@@ -64,6 +66,18 @@ def test_fault_is_caught(check: DeviceEvaluator, tmp_path: Path, name: str) -> N
     if name in CULPRITS:
         line = int(error.value.message.split("planted.cu.j2:")[1].split(")")[0])
         assert CULPRITS[name] in FAULTS[name].text.splitlines()[line - 1]
+
+
+def test_blocks_of_a_launch_that_memory_does_not_hold_are_run(check: DeviceEvaluator, tmp_path: Path) -> None:
+    path = tmp_path / "planted.cu.j2"
+    path.write_text(GOOD.read_text().replace("static_cast<long long>(image)", "image"))
+    template = load_template(path)
+    problem = Conv2dProblem(131070, 2, 190, 210, 3, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
+    config = SearchSpace(BoundTemplate(template, RAGGED, check.info)).config(0)
+    source = render(BoundTemplate(template, problem, check.info), config)
+    with pytest.raises(Rejected, match="signed integer overflow") as error:
+        check.run_some_blocks(source, check.compile(source).result())
+    assert error.value.reason == "undefined"
 
 
 def test_missing_barrier_is_suggested_where_unwritten_shared_memory_reaches_outputs(

@@ -69,6 +69,18 @@ def test_a_launch_beyond_the_limits_is_refused(
     assert (rejected.value.outcome, rejected.value.reason) == ("runtime", "launch_failure")
 
 
+def test_a_block_beyond_its_launch_bounds_is_refused(bench: Bench) -> None:
+    text = """
+    constexpr int WARPS = 2;
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, 1) fill(int* y) { y[threadIdx.x] = 1; }
+    """
+    (y,) = bench.run(text, "fill", (np.zeros(64, np.int32),), block=64)
+    assert y.all()
+    with pytest.raises(Rejected, match="65 threads a block, 64 at most") as rejected:
+        bench.run(text, "fill", (np.zeros(65, np.int32),), block=65)
+    assert rejected.value.reason == "launch_failure"
+
+
 def test_static_and_dynamic_shared_memory_count_together(bench: Bench) -> None:
     text = 'extern "C" __global__ void k(int* y) { __shared__ int a[256]; a[y[0]] = 1; y[0] = a[3]; }'
     with pytest.raises(Rejected, match="232449 bytes of shared memory"):

@@ -61,6 +61,7 @@ void autotune_late_commit();
 int autotune_late_due(int groups, AutotuneLateCopy* due);
 void autotune_commit();
 void autotune_fence(int device);
+void autotune_read_only(const void* address, size_t bytes);
 void autotune_atomic(const void* address, size_t bytes);
 void autotune_barrier_object(const void* object, size_t bytes);
 int autotune_due(const void* owner, unsigned groups, AutotuneCopy* due);
@@ -154,6 +155,10 @@ inline int sizes(void (*)(A...), unsigned* sizes_bytes) {  // room for 64
 // Of a kernel whose text has __cluster_dims__(blocks, 1, 1).
 #define AUTOTUNE_CLUSTER(kernel, blocks) \
     extern "C" __attribute__((used, visibility("default"))) const unsigned autotune_cluster_##kernel = blocks;
+
+// Of a kernel whose text has __launch_bounds__(threads).
+#define AUTOTUNE_LAUNCH_BOUNDS(kernel, threads) \
+    extern "C" __attribute__((used, visibility("default"))) const unsigned autotune_launch_bounds_##kernel = threads;
 
 // The memory behind `extern __shared__ T name[];`. The label makes it the same symbol without naming T.
 #define AUTOTUNE_SMEM(name)                                                                 \

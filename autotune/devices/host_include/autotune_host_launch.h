@@ -28,6 +28,7 @@ struct AutotuneLaunch {
     uint64_t smem_bytes, tls_module, tls_bytes, order_seed, limit_ns;
     Index grid, block;
     unsigned cluster;  // blocks of one; 0 and 1: they are alone
+    unsigned some_blocks;  // or clusters that run, the first, the last and some between; 0: all
     unsigned cores;
     unsigned order;      // AutotuneOrder
     unsigned smem_byte;  // fills shared memory before a block starts

@@ -264,6 +264,9 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 
 template <class T>
 inline T __ldg(const T* address) {
+#ifdef AUTOTUNE_CHECKED
+    autotune_read_only(address, sizeof(T));
+#endif
     return *address;
 }
 template <class T>

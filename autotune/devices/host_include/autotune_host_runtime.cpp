@@ -187,6 +187,7 @@ struct Launch {
     unsigned threads;
     uint64_t blocks, next, chunk;
     unsigned cluster;  // blocks of one
+    uint64_t runs;     // clusters that run: all, or some from the first to the last
     Cluster* clusters;  // under way at the same time
     uint64_t smem_bytes;
     void* (*smem)();
@@ -831,7 +832,9 @@ __attribute__((noinline)) void fiber_main() {
 }
 
 // Where the launch's n-th block, or cluster, lies in the grid.
-uint64_t place_in_order(const Launch* launch, uint64_t n, uint64_t count) {
+uint64_t place_in_order(const Launch* launch, uint64_t n) {
+    const uint64_t count = launch->blocks / launch->cluster;
+    if (launch->runs < count) return static_cast<uint64_t>(static_cast<unsigned __int128>(n) * (count - 1) / (launch->runs - 1));
     if (launch->order == AUTOTUNE_ASCENDING) return n;
     if (launch->order == AUTOTUNE_DESCENDING) return count - 1 - n;
     return static_cast<uint64_t>((static_cast<unsigned __int128>(n) * launch->stride + launch->order_seed) % count);
@@ -946,7 +949,7 @@ bool wait_for_turn(const Worker* w, Launch* launch) {
     Cluster* const cluster = w->cluster;
     for (;;) {
         if (__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) return false;
-        if (cluster->index >= launch->blocks / launch->cluster) return false;
+        if (cluster->index >= launch->runs) return false;
         if (cluster->turn == w->cluster_rank) return true;
         timespec until;  // a failure wakes nobody
         clock_gettime(CLOCK_REALTIME, &until);
@@ -1032,7 +1035,7 @@ void run_clusters(Worker* w, Launch* launch, unsigned rank) {
     pthread_mutex_lock(&cluster->lock);
     while (wait_for_turn(w, launch)) {
         pthread_mutex_unlock(&cluster->lock);
-        const uint64_t place = place_in_order(launch, cluster->index, launch->blocks / launch->cluster);
+        const uint64_t place = place_in_order(launch, cluster->index);
         const uint64_t block = place * launch->cluster + w->cluster_rank;
         run_block(w, launch, block);
         check_time(launch, block);
@@ -1049,10 +1052,10 @@ void run_clusters(Worker* w, Launch* launch, unsigned rank) {
 void run_single_blocks(Worker* w, Launch* launch) {
     while (!__atomic_load_n(&launch->stopped, __ATOMIC_ACQUIRE)) {
         const uint64_t first = __atomic_fetch_add(&launch->next, launch->chunk, __ATOMIC_RELAXED);
-        if (first >= launch->blocks) break;
-        const uint64_t end = first + launch->chunk < launch->blocks ? first + launch->chunk : launch->blocks;
+        if (first >= launch->runs) break;
+        const uint64_t end = first + launch->chunk < launch->runs ? first + launch->chunk : launch->runs;
         for (uint64_t block = first; block < end && !__atomic_load_n(&launch->stopped, __ATOMIC_RELAXED); ++block)
-            run_block(w, launch, place_in_order(launch, block, launch->blocks));
+            run_block(w, launch, place_in_order(launch, block));
         check_time(launch, end);
     }
 }
@@ -1193,7 +1196,7 @@ void run_on(Launch* launch, unsigned threads) {
 void run_launch(Launch* launch, unsigned cores) {
     // Of a store that another block is about to make, the value is not known yet, so blocks that are compared take turns.
     if (launch->array_count) cores = 1;
-    const uint64_t clusters = launch->blocks / launch->cluster;
+    const uint64_t clusters = launch->runs;
     const unsigned at_once = clusters < cores ? static_cast<unsigned>(clusters) : cores;
     if (launch->cluster == 1) return run_on(launch, at_once);
     launch->clusters = static_cast<Cluster*>(calloc(at_once, sizeof(Cluster)));
@@ -1240,6 +1243,19 @@ extern "C" void __wrap___asan_loadN(const void* address, size_t bytes) {
 extern "C" void __wrap___asan_storeN(const void* address, size_t bytes) {
     watch(WRITE, address, bytes, __builtin_return_address(0));
     __asan_storeN(address, bytes);
+}
+
+// Through the read-only cache, which may hold what was there before the launch.
+extern "C" void autotune_read_only(const void* pointer, size_t bytes) {
+    Worker* const w = self_worker;
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    for (unsigned i = 0; i < w->launch->array_count; ++i) {
+        const WatchedArray& array = w->launch->arrays[i];
+        for (uintptr_t at = address; at < address + bytes && at - array.address < array.bytes; ++at) {
+            const unsigned writer = array.accesses[at - array.address].writer;
+            if (writer) conflict(w, READ, at, writer, "writes, unseen by __ldg,");
+        }
+    }
 }
 
 extern "C" void autotune_fence(int device) {
@@ -1519,9 +1535,11 @@ extern "C" int autotune_launch(const AutotuneLaunch* request, char* reason, char
     launch.block = request->block;
     launch.threads = request->block.x * request->block.y * request->block.z;
     launch.blocks = uint64_t{request->grid.x} * request->grid.y * request->grid.z;
-    launch.chunk = launch.blocks / (request->cores * uint64_t{64});
-    launch.chunk = launch.chunk < 1 ? 1 : launch.chunk > 16 ? 16 : launch.chunk;
     launch.cluster = request->cluster > 1 ? request->cluster : 1;
+    launch.runs = launch.blocks / launch.cluster;
+    if (request->some_blocks > 1 && request->some_blocks < launch.runs) launch.runs = request->some_blocks;
+    launch.chunk = launch.runs / (request->cores * uint64_t{64});
+    launch.chunk = launch.chunk < 1 ? 1 : launch.chunk > 16 ? 16 : launch.chunk;
     launch.smem = request->smem;
     launch.smem_bytes = request->smem_bytes;
     launch.tls_module = request->tls_module;
