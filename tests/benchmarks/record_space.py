@@ -2,6 +2,7 @@
 
     python tests/benchmarks/record_space.py --device cuda:0 --db spaces.db --seconds 240
     python -m tests.benchmarks.replay spaces.db
+    python -m tests.benchmarks.t4_files spaces.db FOLDER
 
 Each space is one family on one layer, narrowed until it has at most `--configs` feasible configs by keeping every other
 value of the parameter that has the most. All configs of a space except one are evaluated in random order. If the
@@ -36,6 +37,10 @@ LAYERS = {
     "k7-conv2": Conv2dProblem(N, 4, 40, 40, 16, 7, 7),
     "resnet-3x3": Conv2dProblem(64, 64, 28, 28, 64, 3, 3),
     "resnet-1x1": Conv2dProblem(64, 128, 28, 28, 128, 1, 1),
+    "resnet-56": Conv2dProblem(64, 64, 56, 56, 64, 3, 3, 1, 1, 1, 1, dtype="f16", layout="nhwc"),
+    "resnet-7": Conv2dProblem(8, 512, 7, 7, 512, 3, 3, 1, 1, 1, 1, dtype="f16", layout="nhwc"),
+    "first": Conv2dProblem(64, 3, 224, 224, 64, 7, 7, 2, 2, 3, 3, dtype="f16", layout="nhwc"),
+    "depthwise": Conv2dProblem(64, 384, 14, 14, 384, 7, 7, 1, 1, 3, 3, groups=384, dtype="f16", layout="nhwc"),
 }
 SPACES = (
     ("direct", "k5-conv2"),
@@ -44,9 +49,14 @@ SPACES = (
     ("tiled", "k7-conv1"),
     ("implicit_gemm", "resnet-3x3"),
     ("register_gemm", "resnet-1x1"),
+    ("implicit_gemm_sm90", "resnet-56"),
+    ("split_k_sm90", "resnet-7"),
+    ("few_channels_sm90", "first"),
+    ("depthwise_toeplitz_sm90", "depthwise"),
 )
-"""Family and layer: direct and implicit ones, few and many channels, large and small filters. Each layer has one
-family, because `tests.benchmarks.replay` reads all trials of a layer as one space."""
+"""Family and layer: direct and implicit ones, few and many channels, large and small filters, and Hopper's MMAs.
+Rules that only prune do not apply. Each layer has one family, because `tests.benchmarks.replay` reads all trials of a
+layer as one space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,7 @@ def record(family: str, layer: str, part: Part, evaluator: Evaluator, store: Sto
         sampler="random",
         warm_start=False,
         templates=(family,),
+        prune=False,
         space={family: part.values},
     )
     started = time.perf_counter()
