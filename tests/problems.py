@@ -202,6 +202,11 @@ FILTER_GRADIENTS: Mapping[str, Problem] = {
             {"c": 24, "d": 4, "h": 6, "w": 5, "k": 36, "t": 3, "r": 2, "s": 1, "groups": 3, "pad_d": 2, "stride_d": 2},
         ),
         ("signal", "f32", {"c": 12, "w": 75, "k": 40, "s": 4, "dilation_w": 3, "pad_w": 5}),
+        (
+            *("first", "bf16"),
+            {"c": 3, "h": 9, "w": 16, "k": 72, "r": 5, "s": 7, "stride_h": 2, "stride_w": 2, "pad_h": 2, "pad_w": 3}
+            | {"pad_h_end": 2, "pad_w_end": 3},
+        ),
     )
 }
 """Problems of `conv_filter_gradient` with one to three dimensions."""

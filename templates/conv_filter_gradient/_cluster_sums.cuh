@@ -19,17 +19,32 @@ __device__ __forceinline__ void for_each_cluster_sum(const float (&d)[BLOCKS][TI
         for (int j = 0; j < TILES_OF_8; ++j) mine[(i * TILES_OF_8 + j) * THREADS] = {d[i][j][0], d[i][j][1], d[i][j][2], d[i][j][3]};
     }
     cluster_sync();
-    for (int at = rank; at < BLOCKS * TILES_OF_8; at += SPLITS) {
-        float sums[4] = {};
+    // Parts of several are under way at once: another block's arrive some hundred cycles later.
+    constexpr int ALL = BLOCKS * TILES_OF_8, BATCH = SPLITS < 8 ? 8 / SPLITS : 1;
+#pragma unroll 1
+    for (int begin = rank; begin < ALL; begin += SPLITS * BATCH) {
+        Sums parts[BATCH][SPLITS];
 #pragma unroll
-        for (int block = 0; block < SPLITS; ++block) {
-            const Sums part = load_cluster(mine + at * THREADS, first + block * STRIDE);
+        for (int b = 0; b < BATCH; ++b) {
 #pragma unroll
-            for (int l = 0; l < 4; ++l) sums[l] += part.at[l];
+            for (int block = 0; block < SPLITS; ++block) {
+                const int at = min(begin + b * SPLITS, ALL - 1);
+                parts[b][block] = load_cluster(mine + at * THREADS, first + block * STRIDE);
+            }
         }
-        const int i = at / TILES_OF_8, j = at % TILES_OF_8;
-        store(i * 64, j, AlignedArray<float, 2>{sums[0], sums[1]});
-        store(i * 64 + 8, j, AlignedArray<float, 2>{sums[2], sums[3]});
+#pragma unroll
+        for (int b = 0; b < BATCH; ++b) {
+            const int at = begin + b * SPLITS, i = at / TILES_OF_8, j = at % TILES_OF_8;
+            float sums[4] = {};
+#pragma unroll
+            for (int block = 0; block < SPLITS; ++block) {
+#pragma unroll
+                for (int l = 0; l < 4; ++l) sums[l] += parts[b][block].at[l];
+            }
+            if (at >= ALL) break;
+            store(i * 64, j, AlignedArray<float, 2>{sums[0], sums[1]});
+            store(i * 64 + 8, j, AlignedArray<float, 2>{sums[2], sums[3]});
+        }
     }
     cluster_sync();  // the others have read this block's accumulators
 }

@@ -6,12 +6,13 @@
 using Mma = StagedMma<STAGE_BYTES, DEPTH / 16, true, true>;
 
 // Loads a step's boxes of x. Behind the last tap the last one comes again, for columns that are not stored.
-__device__ __forceinline__ void load_columns(unsigned char* to, const TensorMap& x_map, Barrier* full, int first_column, int pixel) {
+template <class Tile>
+__device__ __forceinline__ void load_columns(unsigned char* to, const TensorMap& x_map, Barrier* full, const Tile& tile, int pixel) {
     Corner corner = {};
     if constexpr (!POINTWISE) corner = window_corner(pixel);
 #pragma unroll
     for (int i = 0; i < TILE_COLUMNS / 64; ++i) {
-        const int column = first_column + i * 64, tap = min(column / TAP_COLUMNS, TAPS - 1);
-        load_pixels(to + i * (DEPTH * OPERAND_ROW_BYTES), x_map, full, column % TAP_COLUMNS, pixel, corner, tap);
+        const int column = tile.first_column + i * 64, tap = min(column / TAP_COLUMNS, TAPS - 1);
+        load_pixels(to + i * (DEPTH * OPERAND_ROW_BYTES), x_map, full, first_channel(tile) + column % TAP_COLUMNS, pixel, corner, tap);
     }
 }

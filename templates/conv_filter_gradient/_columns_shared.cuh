@@ -15,10 +15,11 @@ struct Mma : StagedMma<STAGE_BYTES, DEPTH / 16, true, true> {
     }
 };
 
-__device__ __forceinline__ void load_columns(unsigned char* to, const TensorMap& x_map, Barrier* full, int first_column, int pixel) {
+template <class Tile>
+__device__ __forceinline__ void load_columns(unsigned char* to, const TensorMap& x_map, Barrier* full, const Tile& tile, int pixel) {
     constexpr int OWN = TILE_COLUMNS / SHARED_K, ALL = (1 << SHARED_K) - 1;
     const int part = static_cast<int>(blockIdx.x) % SHARED_K * OWN;
 #pragma unroll
     for (int i = 0; i < OWN; i += 64)
-        tma_load_multicast(to + (part + i) * OPERAND_ROW_BYTES, &x_map, full, ALL << first_sharing(), first_column + part + i, pixel, 0);
+        tma_load_multicast(to + (part + i) * OPERAND_ROW_BYTES, &x_map, full, ALL << first_sharing(), tile.first_column + part + i, pixel, 0);
 }

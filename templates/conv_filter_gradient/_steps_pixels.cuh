@@ -13,10 +13,10 @@ __device__ __forceinline__ int steps_of_tile(int n) {
 // Loads a step's boxes of dy of the block's output channels, then of x.
 template <class Tile>
 __device__ __forceinline__ void load_step(unsigned char* stage, Barrier* full, const TensorMap& x_map, const TensorMap& dy_map, const Tile& tile, int step) {
-    const int pixel = step * DEPTH, k = tile.first_k + static_cast<int>(blockIdx.x) % SHARED_K * BLOCK_K;
+    const int pixel = step * DEPTH, k = first_filter(tile) + static_cast<int>(blockIdx.x) % SHARED_K * BLOCK_K;
 #pragma unroll
     for (int i = 0; i < BLOCK_K / 64; ++i) tma_load(stage + i * (DEPTH * OPERAND_ROW_BYTES), &dy_map, full, k + i * 64, pixel);
-    load_columns(stage + DY_BYTES, x_map, full, tile.first_column, pixel);
+    load_columns(stage + DY_BYTES, x_map, full, tile, pixel);
 }
 
 // The operand of a consumer's columns.

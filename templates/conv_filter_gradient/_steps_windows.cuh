@@ -1,6 +1,7 @@
 #pragma once
+#include "_ptx_tma_5d.cuh"
 
-// Steps of WINDOW_ROWS rows of an image of dy, whose window of x serves all taps. Rows of both follow each other, PITCH pixels apart: those of dy
+// Steps of WINDOW_ROWS rows of a frame of dy, whose window of x serves all taps. Rows of both follow each other, PITCH pixels apart: those of dy
 // end with columns that TMA fills with zeros, as they lie outside of dy, and those of x have the padding between them. So a tap's pixels are the
 // first tap's, moved by the tap's offset in the window, and those of the taps of a filter row are the columns of one MMA: 64 neighbours, then
 // DILATION_W pixels on. Each consumer has a filter row. Needs _mainloop_sm90.cuh and the family's constants.
@@ -10,13 +11,18 @@ constexpr int LOADED_BYTES = (DY_LOADED + X_LOADED) * OPERAND_ROW_BYTES;
 static_assert(DEPTH >= DY_LOADED && X_ROWS >= X_LOADED, "boxes fit a stage");
 
 // Of a tile, for n images.
-__device__ __forceinline__ int steps_of_tile(int n) { return n * IMAGE_STEPS; }
+__device__ __forceinline__ int steps_of_tile(int n) { return n * O * IMAGE_STEPS; }
 
 template <class Tile>
 __device__ __forceinline__ void load_step(unsigned char* stage, Barrier* full, const TensorMap& x_map, const TensorMap& dy_map, const Tile& tile, int step) {
-    const int image = step / IMAGE_STEPS, row = step % IMAGE_STEPS * WINDOW_ROWS;
-    tma_load(stage, &dy_map, full, tile.first_k, 0, row, image);
-    tma_load(stage + DY_BYTES, &x_map, full, tile.first_column, -PAD_W, row - PAD_H, image);
+    const int frame = step / IMAGE_STEPS, row = step % IMAGE_STEPS * WINDOW_ROWS, channel = first_channel(tile) + tile.first_column;
+    tma_load(stage, &dy_map, full, first_filter(tile), 0, row, frame);
+    if constexpr (DEEP) {
+        const int x_frame = frame % O * STRIDE_D - PAD_D + tile.first_tap / (R * S) * DILATION_D;
+        tma_load(stage + DY_BYTES, &x_map, full, channel, -PAD_W, row - PAD_H, x_frame, frame / O);
+    } else {
+        tma_load(stage + DY_BYTES, &x_map, full, channel, -PAD_W, row - PAD_H, frame);
+    }
 }
 
 // The operand of a consumer's columns: the taps of its filter row.

@@ -47,29 +47,33 @@ __device__ __forceinline__ F* sums_of(F* workspace, int tile, int block, int blo
     return first_sums_of(workspace, block, blocks) + static_cast<long long>(at) * (TILE_K * TILE_COLUMNS);
 }
 
-// A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap; else they are neighbours, of TAP_COLUMNS input channels a tap, of which
-// the first LEAD are none.
+// A tile of dw. ALL_TAPS: its columns are 64 input channels of each tap of a filter frame; else they are neighbours, of TAP_COLUMNS input channels a
+// tap, of which the first LEAD are none. Groups of fewer channels are multiplied as one: JOINED of them; sums of two groups are not stored.
 struct Tile {
-    int group, first_k, first_column;
+    static constexpr int BOXES = ALL_TAPS ? TAP_COLUMNS / 64 : 1;  // of a tap
+    int group, first_k, first_column, first_tap;
 
     __device__ __forceinline__ explicit Tile(int index)
         : group(index / (TILES_K * TILES_COLUMNS)),
           first_k(index / TILES_COLUMNS % TILES_K * TILE_K),
-          first_column(index % TILES_COLUMNS * (ALL_TAPS ? 64 : TILE_COLUMNS)) {}
+          first_column(ALL_TAPS ? index % BOXES * 64 : index % TILES_COLUMNS * TILE_COLUMNS),
+          first_tap(ALL_TAPS ? index % TILES_COLUMNS / BOXES * (R * S) : 0) {}
 
     // Where the element lies in dw that the tile has in a row and column; -1 where it is none.
     __device__ __forceinline__ long long element(int row, int column) const {
-        const int k = first_k + row, tap = ALL_TAPS ? column / 64 : (first_column + column) / TAP_COLUMNS;
+        constexpr int FILTERS = GROUP_K / JOINED, FILTER_C = GROUP_C / JOINED;  // of a group
+        const int k = first_k + row, tap = ALL_TAPS ? first_tap + column / 64 : (first_column + column) / TAP_COLUMNS;
         const int c = ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS - LEAD;
         if (k >= GROUP_K || tap >= TAPS || c < 0 || c >= GROUP_C) return -1;
-        return (static_cast<long long>(group * GROUP_K + k) * TAPS + tap) * GROUP_C + c;
+        if (JOINED > 1 && (k / FILTERS != c / FILTER_C || group * JOINED + k / FILTERS >= GROUPS)) return -1;
+        return (static_cast<long long>(group * GROUP_K + k) * TAPS + tap) * FILTER_C + c % FILTER_C;
     }
 };
 
 // Stores the sums of neighbouring columns of a tile.
 template <int COUNT>
 __device__ __forceinline__ void store_sums(float* __restrict__ dw, const Tile& tile, int row, int column, const AlignedArray<float, COUNT>& sums) {
-    if constexpr (GROUP_C % COUNT == 0 && LEAD == 0) {
+    if constexpr (GROUP_C / JOINED % COUNT == 0 && LEAD == 0) {
         const long long to = tile.element(row, column);
         if (to >= 0) *reinterpret_cast<AlignedArray<float, COUNT>*>(dw + to) = sums;
     } else {

@@ -34,6 +34,7 @@ constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 // A tap is one of a filter, or a row of them, whose input channels are neighbours.
 constexpr int R = 3, S = 3, TAPS = 9;
 constexpr int GROUP_C = 72, GROUP_K = 80;
+[[maybe_unused]] constexpr int GROUPS = 1, JOINED = 1;  // none is multiplied with another
 constexpr bool CONTIGUOUS_ROWS = false, COPY_WORDS = false;
 
 // Parameters

@@ -1,9 +1,10 @@
 // conv_filter_gradient n 3 c 72 h 9 w 8 k 80 r 3 s 3 pad_h 1 pad_w 1 pad_h_end 1 pad_w_end 1 f16
 // conv_filter_gradient_sm90 tile_k=64 tile_boxes=2 shared_k=1 window_rows=0 splits=1
 
-// D[k, trsc] = sum over pixels nopq of dY[nopq, k] * X[nopq, trsc]: M = K output channels, N = TAPS * C columns, depth = N*O*P*Q pixels.
+// D[k, trsc] = sum over pixels nopq of dY[nopq, k] * X[nopq, trsc]: M = K output channels, N = TAPS * C columns, depth = N*O*P*Q pixels; of
+// several groups M and N are of JOINED groups.
 // A = dy [N, O, P, Q, K], TMA tile.  B = x [N, D, H, W, C], TMA im2col of each tap, or a TMA window for all taps. Rows of both are the depth.
-// Tile TILE_K x TILE_COLUMNS of a cluster; tile space ceil(K / TILE_K) * ceil(N / TILE_COLUMNS), or with windows * ceil(C / 64).
+// Tile TILE_K x TILE_COLUMNS of a cluster; tile space ceil(K / TILE_K) * ceil(N / TILE_COLUMNS), or with windows * T * ceil(C / 64).
 // Parts: steps -> _steps_*, shares of the work, sums of parts -> _stream_k, sums of a cluster -> _cluster_sums, mainloop -> _mainloop_sm90.
 //
 //   x          [N, D, H, W, C]     input; of fewer dimensions the first have size 1
@@ -31,7 +32,9 @@ constexpr int TAPS = 9;
 [[maybe_unused]] constexpr int PAD_D = 0, PAD_H = 1, PAD_W = 1;
 [[maybe_unused]] constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 [[maybe_unused]] constexpr bool DEEP = false, FLAT = false, POINTWISE = false;
-constexpr int GROUP_C = 72, GROUP_K = 80;
+[[maybe_unused]] constexpr int GROUPS = 1;
+constexpr int JOINED = 1;                               // groups that are multiplied as one
+constexpr int GROUP_C = 72, GROUP_K = 80;  // channels of these
 
 // Parameters
 constexpr int SHARED_K = 1, BLOCK_K = 64, TILE_K = 64;
@@ -45,7 +48,7 @@ constexpr bool SPLIT_COLUMNS = true;                          // the warpgroups 
 constexpr int REDUCE_THREADS = 256, REDUCE_LANES = 2;
 constexpr int TILES_K = 2, TILES_COLUMNS = 9, TILES = 18;
 constexpr int TAP_COLUMNS = 128, LEAD = 0;
-constexpr bool ALL_TAPS = false;  // columns of a tile
+constexpr bool ALL_TAPS = false;  // columns of a tile: of a filter frame
 [[maybe_unused]] constexpr int DEPTH = 64, X_ROWS = 128;  // rows of a stage: of each box of dy, of x
 constexpr int DY_BYTES = BLOCK_K / 64 * DEPTH * OPERAND_ROW_BYTES, STAGE_BYTES = 24576, STAGES = 8;
 [[maybe_unused]] constexpr int WINDOW_ROWS = 0, PITCH = 9, WINDOW_H = 2, IMAGE_STEPS = 1;
@@ -82,6 +85,12 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
 }
 
 #include "_mainloop_sm90.cuh"
+
+// Of a tile, its first input channel of tap 0 but for the column, and its first output channel.
+template <class Tile>
+__device__ __forceinline__ int first_channel(const Tile& tile) { return GROUPS == 1 ? 0 : tile.group * GROUP_C; }
+template <class Tile>
+__device__ __forceinline__ int first_filter(const Tile& tile) { return GROUPS == 1 ? tile.first_k : tile.group * GROUP_K + tile.first_k; }
 
 #include "_columns_own.cuh"
 

@@ -21,7 +21,7 @@ from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
 from autotune.trial import Config, Value
 from tests.compiled import host_device
-from tests.long_run import long_run
+from tests.long_run import every, long_run
 from tests.problems import CONV, CONV_PROBLEMS, TRANSPOSED_PROBLEMS
 
 from .shipped_families import FILES, H200, default_of, family, output_bytes, refuses_changed, verify
@@ -338,6 +338,31 @@ def test_a_transposed_convolution_with_a_stride_is_right_in_each_output_phase(
     default = default_of(f"conv_transpose_{name}", problem)
     assert default is not None
     verify(f"conv_transpose_{name}", problem, {**default.params, **values}, host)
+
+
+GROUPED: dict[str, Value] = {
+    "layout": "nhwc",
+    "dtype": "bf16",
+    "n": 2,
+    "c": 64,
+    "k": 64,
+    "h": 7,
+    "w": 6,
+    "r": 3,
+    "s": 2,
+}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("groups", every(3, [16, 4, 2]))
+def test_a_transposed_convolution_of_groups_is_right(groups: int, host: DeviceEvaluator) -> None:
+    name = "conv_transpose_grouped_sm90"
+    problem = make_problem(TRANSPOSED_PROBLEMS["volume"].operation, {**GROUPED, "groups": groups})
+    default = default_of(name, problem)
+    assert default is not None
+    verify(name, problem, default.params, host)
+    if groups == 16:
+        assert refuses_changed(name, problem, default.params, ("R * S - 1 - tap", "tap"), host)
 
 
 @pytest.mark.parametrize("values", [{"stride_h": 2}, {"padding_h": 3}])

@@ -21,6 +21,7 @@ from .shipped_families import default_of, family, output_bytes, refuses_changed,
 
 Values = dict[str, int | str]
 MMA, SM90 = "conv_filter_gradient_mma", "conv_filter_gradient_sm90"
+FEW = "conv_filter_gradient_few_channels_sm90"
 SMALL: Values = {"warp_k": 16, "warp_columns": 16, "warps_k": 2, "warps_column": 1, "step_pixels": 16, "stages": 3}
 SMALL |= {"min_blocks": 2, "contiguous": "tap"}
 WIDE = SMALL | {"warp_columns": 64, "warp_k": 32, "stages": 2, "min_blocks": 1, "step_pixels": 32}
@@ -61,7 +62,11 @@ POINTWISE = changed(r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, c=136,
         (FILTER_GRADIENTS["pointwise"], {"tile_k": 128, "tile_boxes": 1, "window_rows": 0}),
         (POINTWISE, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0, "shared_k": 2}),
         (POINTWISE, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0, "shared_k": 2, "splits": 2}),
+        (changed(d=3, t=2, pad_d=1, w=5), {**WINDOWS, "window_rows": 3}),
+        (changed(c=72, k=144, groups=9, w=5), WINDOWS),
         *long_run(
+            (changed(d=4, t=3, pad_d=2, pad_d_end=1, stride_d=2, dilation_d=2, c=72), WINDOWS),
+            (changed(c=168, k=168, groups=7, stride_h=2), {"tile_k": 64, "tile_boxes": 4, "window_rows": 0}),
             (changed(stride_h=2, stride_w=2, w=11), {"tile_k": 64, "tile_boxes": 3, "window_rows": 0}),
             (changed(r=2, s=4, dilation_w=2, pad_w=3), WINDOWS),
             (changed(r=1, pad_h=0, h=1, pad_h_end=0, w=75, dtype="bf16"), {**WINDOWS, "window_rows": 1}),
@@ -85,6 +90,39 @@ def test_config_for_hopper_is_right(problem: Problem, values: Values, host: Devi
 )
 def test_a_mistake_in_windows_is_found(change: tuple[str, str], host: DeviceEvaluator) -> None:
     assert refuses_changed(SM90, SAME, WINDOWS, change, host)
+
+
+FIRST = FILTER_GRADIENTS["first"]
+PAIRS: dict[str, Value] = {"c": 2, "w": 40, "k": 16, "r": 3, "s": 3, "stride_h": 1, "stride_w": 1, "dilation_h": 2}
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (FIRST, {"tile_k": 64, "window_rows": 2, "piece": 16}),
+        *long_run(
+            (FIRST, {"tile_k": 128, "window_rows": 1, "piece": 48}),
+            (FIRST, {"piece": 8}),
+            (make_problem(FILTER_GRADIENT, {**FIRST.values, **PAIRS}), {"tile_k": 64, "window_rows": 3, "piece": 16}),
+            (make_problem(FILTER_GRADIENT, {**FIRST.values, **PAIRS, "pad_w": 0}), {"piece": 80}),
+        ),
+    ],
+)
+def test_config_for_first_layers_is_right(problem: Problem, values: Values, host: DeviceEvaluator) -> None:
+    verify(FEW, problem, {"tile_k": 64, "window_rows": 2, **values}, host)
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("full, 0, -LEFT / PIECE", "full, 0, 0"),
+        *long_run((("wgmma_wait(d);", ""),), (("pixel % ROW_PIXELS * STEP", "pixel * STEP"),)),
+    ],
+)
+def test_a_mistake_in_first_layers_is_found(change: tuple[str, str], host: DeviceEvaluator) -> None:
+    assert refuses_changed(FEW, FIRST, {"tile_k": 64, "window_rows": 2, "piece": 16}, change, host)
 
 
 FAULTS = {

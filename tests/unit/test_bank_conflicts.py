@@ -398,6 +398,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "conv_transpose_phases",  # swizzled chunks of 16 bytes; rows of sums lie 32 bytes apart
         "conv_transpose_phases_sm90",  # as implicit_gemm_sm90; a warp stores rows of 128 bytes
         "conv_filter_gradient_depthwise",  # sums of threads, once for each block
+        "conv_filter_gradient_few_channels_sm90",  # a warp's words of four pixels, of two filter rows at most
         "conv_filter_gradient_mma",  # as gemm_mma; words of f32 lie eight banks apart
         "conv_filter_gradient_sm90",  # as implicit_gemm_sm90
         "softmax_rows",  # a word for each warp

@@ -162,6 +162,10 @@ WGMMA(wgmma_tf32_shared, Tf32Format)
     template <bool A_TRANSPOSED, bool B_TRANSPOSED, int TILES>                                                                       \
     inline void NAME(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool accumulate, int line = __builtin_LINE()) { \
         autotune_host::begin_shared<autotune_host::FORMAT, A_TRANSPOSED, B_TRANSPOSED>(d, a, nullptr, b, accumulate, line);          \
+    }                                                                                                                                \
+    template <bool A_TRANSPOSED, bool B_TRANSPOSED, int TILES>                                                                       \
+    inline void NAME(float (&d)[TILES][4], const unsigned (&a)[4], unsigned long long b, bool accumulate, int line = __builtin_LINE()) { \
+        autotune_host::begin_shared<autotune_host::FORMAT, A_TRANSPOSED, B_TRANSPOSED>(d, 0, a, b, accumulate, line);                \
     }
 WGMMA(wgmma_f16_transposed, HalfFormat)
 WGMMA(wgmma_bf16_transposed, Bfloat16Format)
