@@ -1,6 +1,6 @@
 """Tune and convert a whole network on a GPU, and time it against PyTorch's alternatives in one process.
 
-    python tests/benchmarks/networks.py FOLDER NETWORK [--n 64] [--dtype float16] [--trials 30] [--max-autotune 8]
+    python tests/benchmarks/networks.py FOLDER NETWORK... [--n 64...] [--dtype float16] [--trials 30] [--max-autotune 8]
 
 NETWORK is one of torchvision's (resnet50) or of OWN (image_decoder), channels-last, random weights, batch norms
 calibrated. `flux_decoder` and `wan_decoder` are the decoders of diffusers' AutoencoderKL and AutoencoderKLWan. Its
@@ -13,12 +13,18 @@ all figures, with clocks and the tuning budget, go to FOLDER.
 `--untuned` tunes nothing: `convert` chooses the kernels, from an empty cache in FOLDER. The seconds until its first
 call has returned stand in place of the tuning time. `--without CONTENDER` leaves one out, and `--profile` lists the
 kernels of a pass of the converted network. `--device cpu` tests the script: it tunes, swaps and captures nothing.
+
+Several networks or numbers of images run in a process each, with empty caches. All processes capture and compile at
+once; those with the first number of images come first, so their seconds mean most. One process at a time races and
+times kernels: it locks a file in FOLDER, and the seconds of waiting for it do not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import multiprocessing
 import os
 import random
 import shlex
@@ -42,6 +48,7 @@ from autotune.autotune_runtime.torch_call import LAST
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_swap import Report
+from autotune.autotune_runtime.torch_untuned import UntunedNetwork
 from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
@@ -251,8 +258,8 @@ def main() -> None:
     """Tune if needed, time interleaved, and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("network", help=f"a model of torchvision's, {' or '.join(OWN)}")
-    parser.add_argument("--n", type=int, default=64, help="images")
+    parser.add_argument("networks", nargs="+", help=f"models of torchvision's, {' or '.join(OWN)}")
+    parser.add_argument("--n", type=int, nargs="+", default=[64], help="images")
     parser.add_argument("--size", type=int, help="height of an image; 224, or that of OWN")
     parser.add_argument("--dtype", default="float16", choices=tuple(DTYPES))
     parser.add_argument("--accuracy", default="", help="the study's, such as fp32-class; by the dtype if left out")
@@ -265,12 +272,44 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    cells = [
+        argparse.Namespace(**{**vars(arguments), "network": network, "n": n})
+        for n in arguments.n
+        for network in arguments.networks
+    ]
+    if len(cells) == 1:
+        measure(cells[0])
+    else:
+        fork = multiprocessing.get_context("fork")
+        processes = [fork.Process(target=measure, args=(cell, 0 if cell.n == arguments.n[0] else 19)) for cell in cells]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    found = [file for cell in cells if (file := arguments.folder / f"{stem(cell)}.json").exists()]
+    print("\n".join(lines([Measured(**json.loads(file.read_text())) for file in found])))
+
+
+def measure(arguments: argparse.Namespace, niceness: int = 0) -> None:
+    """Run a network and write its figures."""
+    os.nice(niceness)
     measured = run(arguments)
-    stem = f"{measured.network}-n{measured.n}-{measured.dtype}"
-    (arguments.folder / f"{stem}.json").write_text(json.dumps(asdict(measured), indent=1))
-    table = "\n".join(lines([measured]))
-    (arguments.folder / f"{stem}.md").write_text(f"{table}\n")
-    print(table)
+    (arguments.folder / f"{stem(arguments)}.json").write_text(json.dumps(asdict(measured), indent=1))
+    (arguments.folder / f"{stem(arguments)}.md").write_text("\n".join((*lines([measured]), "")))
+
+
+def stem(arguments: argparse.Namespace) -> str:
+    """The name of a run's files."""
+    return f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[float]:
+    """Use the GPU while no other process of this folder times kernels; the seconds of waiting for that."""
+    started = time.monotonic()
+    with (folder / "gpu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield time.monotonic() - started
 
 
 @torch.no_grad()
@@ -279,31 +318,40 @@ def run(arguments: argparse.Namespace) -> Measured:
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = arguments.accuracy == "tf32"
+    cache = (arguments.folder / f"cache-{stem(arguments)}").resolve()
+    places = {"XDG_CACHE_HOME": "autotune", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+    os.environ |= {variable: str(cache / name) for variable, name in places.items()}
     original, x = built(arguments)
     command, tuning_s = "nothing tuned", 0.0
     if arguments.untuned:
-        os.environ["XDG_CACHE_HOME"] = str((arguments.folder / f"cache-{arguments.network}-n{arguments.n}").resolve())
         command, started = "untuned", time.monotonic()
-        converted, report = convert(original, x, wait=True)
-        converted(x)
-        torch.cuda.synchronize()
-        tuning_s = time.monotonic() - started
-        print(f"first call of the converted network after {tuning_s:.1f} s", file=sys.stderr, flush=True)
+        pending, _ = convert(original, x)
+        assert isinstance(pending, UntunedNetwork)  # its cache is empty
+        while not pending.ready:
+            time.sleep(0.01)
+        with alone(arguments.folder) as waited_s:
+            pending(x)
+            torch.cuda.synchronize()
+            tuning_s = time.monotonic() - started - waited_s
+        converted, report = pending.network, pending.report
+        print(f"{stem(arguments)}: first call of the converted network after {tuning_s:.1f} s", file=sys.stderr)
     elif arguments.device == "cuda":
-        command, tuning_s, library = tuned(arguments, tuple(x.shape))
+        with alone(arguments.folder):
+            command, tuning_s, library = tuned(arguments, tuple(x.shape))
         converted, report = convert(original, x, library=find_library(library))
     else:
         found, report = read_network(original, x), Report(())
         converted = found.finish()
         print(f"{len(found.folded)} batch norms folded; nothing is tuned or swapped on a CPU", file=sys.stderr)
-    (arguments.folder / f"{arguments.network}-convert.txt").write_text(f"{report}\n")
+    (arguments.folder / f"{stem(arguments)}-convert.txt").write_text(f"{report}\n")
     if arguments.profile:
-        (arguments.folder / f"{arguments.network}-profile.txt").write_text(profiled(converted, x))
+        (arguments.folder / f"{stem(arguments)}-profile.txt").write_text(profiled(converted, x))
     contenders, compile_s = ready(arguments, original, converted, x)
-    times, clocks = timed(contenders, x)
-    print({name: statistics.median(each) for name, each in times.items()}, file=sys.stderr, flush=True)
-    torch.backends.cudnn.benchmark = False  # which would try all of float64's algorithms
-    verification = verify(original, converted, verified_part(x))
+    with alone(arguments.folder):
+        times, clocks = timed(contenders, x)
+        print({name: statistics.median(each) for name, each in times.items()}, file=sys.stderr, flush=True)
+        torch.backends.cudnn.benchmark = False  # which would try all of float64's algorithms
+        verification = verify(original, converted, verified_part(x))
     print(verification, file=sys.stderr, flush=True)
     return Measured(
         arguments.network,
@@ -368,7 +416,7 @@ def profiled(network: Network, x: Tensor) -> str:
 def tuned(arguments: argparse.Namespace, shape: tuple[int, ...]) -> tuple[str, float, Path]:
     """Tune, export and build: the command, its seconds, the library. Layers in the database are not tuned again."""
     folder: Path = arguments.folder
-    name = f"{arguments.network}-n{arguments.n}-{arguments.accuracy or arguments.dtype}".replace("_", "-")
+    name = stem(arguments).replace("_", "-")
     autotune = [sys.executable, "-m", "autotune"]
     if not (folder / f"{name}.toml").exists():
         source = f"torchvision.models:{arguments.network}"
@@ -417,9 +465,8 @@ def ready(
                 network(x)
             made[name] = network
         seconds[name] = time.monotonic() - started
-        print(
-            f"{name}: {'warm' if name in made else 'given up'} after {seconds[name]:.0f} s", file=sys.stderr, flush=True
-        )
+        state = "warm" if name in made else "given up"
+        print(f"{stem(arguments)}, {name}: {state} after {seconds[name]:.1f} s", file=sys.stderr, flush=True)
     return made, seconds
 
 
