@@ -25,7 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .torch_example import convolutions, has_hooks, replaced, run, tensors_of
+from .torch_example import convolutions, copied, has_hooks, replaced, run, tensors_of
 from .torch_repeated import Calls, Once, Repeated, Value
 from .torch_whole_norms import WholeNorms, with_aten_norms
 
@@ -168,7 +168,7 @@ def _repeated(
     for kind, (value, tensors) in calls.found.items():
         once = Once(part, value)
         with _quiet(), torch.no_grad():
-            program = None if len(calls.found) > _MOST_KINDS else _program(once, tensors, None)
+            program = None if len(calls.found) > _MOST_KINDS else _program(once, (tensors, None))
         if program is None or once.made.value is None:
             return None, []
         graphs[kind] = _module(program, {}), once.made.value
@@ -179,12 +179,13 @@ def _repeated(
 def _given(
     network: nn.Module, arguments: tuple[object, ...], parts: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[object, ...]]:
-    """The arguments of the parts that are called with tensors by position; each part runs once."""
+    """The arguments of the parts that are called with tensors by position, also in lists; each part runs once."""
     given: dict[nn.Module, tuple[object, ...]] = {}
 
     def called(part: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
-        if inputs and not named and all(isinstance(each, Tensor) for each in inputs):
-            given[part] = tuple(each.clone() if isinstance(each, Tensor) else each for each in inputs)
+        leaves = tree_leaves(inputs)
+        if leaves and not named and all(isinstance(each, Tensor) for each in leaves):
+            given[part] = copied(inputs)
 
     with _hooked(parts, called):
         run(network, arguments)
@@ -240,19 +241,32 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
         stand_in = copy.deepcopy(network) if opaque else network
         for name, part in opaque.items():
             stand_in.set_submodule(name, _Opaque(name, copy.deepcopy(part).to("meta")))
-        program = _program(stand_in, _enough(arguments), _any_sizes(arguments)) or _program(stand_in, arguments, None)
+        program = _program(stand_in, (_enough(arguments), _any_sizes(arguments)), (arguments, None))
         return None if program is None else _module(program, opaque)
 
 
-def _program(network: nn.Module, arguments: tuple[object, ...], shapes: object) -> torch.export.ExportedProgram | None:
-    try:
-        with WholeNorms():
-            # the network's reads of sizes are part of the graph then, and fail there for other sizes
-            return torch.export.export(
-                network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
-            )
-    except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
-        return None
+def _program(network: nn.Module, *attempts: tuple[tuple[object, ...], object]) -> torch.export.ExportedProgram | None:
+    """The network captured with the first arguments and dynamic shapes that torch.export accepts, if any."""
+    for arguments, shapes in attempts:
+        try:
+            with WholeNorms():
+                # the network's reads of sizes are part of the graph then, and fail there for other sizes
+                return torch.export.export(
+                    network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+                )
+        except Exception as error:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
+            if depends_on_values(error):
+                break
+    return None
+
+
+def depends_on_values(error: BaseException | None) -> bool:
+    """Whether torch.export failed at a value that only a run of the network knows."""
+    while error is not None:
+        if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _any_sizes(arguments: tuple[object, ...]) -> object:

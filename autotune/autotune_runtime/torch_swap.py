@@ -25,7 +25,10 @@ from .torch_layers import Inference, Layer
 from .torch_plain import Plain
 from .torch_runtime import Runtime
 
-NOT_CAPTURED = "is in no part of the network that torch.export captures and that ran once"
+NOT_CAPTURED = (
+    "is in no part of the network that torch.export captures and that ran once; "
+    "torch.compile(network, backend='autotune') may reach it"
+)
 MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's operator stays
 
 Tuned: TypeAlias = TunedConvolution | Plain

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.onnx_file import read_onnx
 from autotune.importing.torch_archive import NO_PICKLES, read_archive
-from autotune.importing.torch_module import archive_of_source
+from autotune.importing.torch_module import archives_of_source
 
 _ZIP, _PICKLE = b"PK", b"\x80"  # the first bytes of files
 _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FILE.py:NAME"
@@ -53,7 +53,8 @@ def _networks(request: Request, stage: Callable[[str], None]) -> Iterator[Graph]
             yield read_onnx(path, request.inputs, batch, dtype, layout)
         else:
             inputs = tuple(each if batch is None else (batch, *each[1:]) for each in request.inputs)
-            yield read_archive(archive_of_source(source, inputs, stage), source, (), None, dtype, layout)
+            archives = archives_of_source(source, inputs, stage)
+            yield joined({path: read_archive(file, source, (), None, dtype, layout) for path, file in archives.items()})
 
 
 def _is_file(path: Path) -> bool:
@@ -78,3 +79,38 @@ def _begins(path: Path) -> bytes:
             return file.read(2)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def joined(parts: Mapping[str, Graph]) -> Graph:
+    """The graphs of a network's parts, by their paths, as one graph of the inputs of the first part."""
+    prefixes = {path: f"{path}." if path else "" for path in parts}
+    named = [_named(graph, prefixes[path]) for path, graph in parts.items()]
+    return replace(
+        named[0],
+        operators=tuple(each for graph in named for each in graph.operators),
+        outputs=frozenset(name for graph in named for name in graph.outputs),
+        dtypes={name: dtype for graph in named for name, dtype in graph.dtypes.items()},
+    )
+
+
+def _named(graph: Graph, prefix: str) -> Graph:
+    """A graph with a prefix before all names."""
+
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{prefix}{name}" for name in names)
+
+    operators = tuple(
+        replace(
+            each,
+            reads=renamed(each.reads),
+            writes=renamed(each.writes),
+            constants=renamed(each.constants),
+            inside=renamed(each.inside),
+            source=each.source and f"{prefix}{each.source}",
+            layer=each.layer and replace(each.layer, label=f"{prefix}{each.layer.label}"),
+            product=each.product and replace(each.product, label=f"{prefix}{each.product.label}"),
+        )
+        for each in graph.operators
+    )
+    dtypes = dict(zip(renamed(graph.dtypes), graph.dtypes.values(), strict=True))
+    return replace(graph, operators=operators, outputs=frozenset(renamed(graph.outputs)), dtypes=dtypes)

@@ -11,7 +11,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -21,22 +21,30 @@ from autotune.importing.network import plain
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 _WITHOUT = ("weights", "weights_backbone")
 """Arguments of torchvision's builders for weights to download; None: none."""
+_VALUES = (
+    "its control flow depends on computed values, such as a detector's boxes, and none of its parts can be exported"
+)
 
 
-def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]], stage: Callable[[str], None]) -> io.BytesIO:
-    """The archive of the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes.
+def archives_of_source(
+    source: str, inputs: Sequence[tuple[int, ...]], stage: Callable[[str], None]
+) -> Mapping[str, io.BytesIO]:
+    """The archive of the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes, as ''.
 
-    NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
-    runs. Raises ModelError where PyTorch, the module or the name is missing, or the model cannot be built or exported.
-    `stage` is called with each step, because a step takes seconds.
+    If its control flow depends on computed values, such as a detector's boxes: the archives of the parts that `convert`
+    captures, by their paths. NAME is a function or class, called without arguments, or a model. timm's models go by
+    their names there. The code runs. Raises ModelError where PyTorch, the module or the name is missing, or the model
+    cannot be built or exported. `stage` is called with each step, because a step takes seconds.
     """
     stage(f"{source}: importing PyTorch and the code")
     try:
         import torch
+
+        from autotune.autotune_runtime.torch_capture import depends_on_values
     except ImportError:
         raise ModelError(f"{source}: needs PyTorch; install it (pip install torch), or give an ONNX file") from None
     if not inputs:
@@ -44,45 +52,56 @@ def archive_of_source(source: str, inputs: Sequence[tuple[int, ...]], stage: Cal
     with _apart():  # standard output may be the study's
         build = _builder(source)
         failed = ""
-        for device in ("meta", "cpu"):  # the second for models that look at values while they are built or traced
+        # the second for models that look at values while they are built or traced
+        for device, in_parts in (("meta", False), ("cpu", False), ("cpu", True)):
+            if in_parts is not (failed == _VALUES):
+                continue
             try:
                 with torch.device(device), torch.no_grad():
                     stage(f"{source}: building the model")
                     module = build().eval().to(device)
-                    stage(f"{source}: exporting it by torch.export")
-                    return archive_of(module, inputs)
+                    stage(f"{source}: {'running it, and ' if in_parts else ''}exporting it by torch.export")
+                    found = archives_of_parts(module, inputs) if in_parts else {"": archive_of(module, inputs)}
+                    if found:
+                        return found
             except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
-                if _depends_on_values(error):
-                    raise ModelError(
-                        f"{source}: its control flow depends on computed values, such as a detector's boxes; "
-                        "name its backbone: a function that returns it, as my_module.py:backbone"
-                    ) from None
-                failed = plain(f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0], 300)
+                text = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+                failed = _VALUES if depends_on_values(error) else plain(text, 300)
     raise ModelError(f"{source}: cannot be built and exported: {failed}")
 
 
 def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.BytesIO:
     """The archive of a model in evaluation mode, for inputs of these sizes, of its parameters' type and device."""
-    import torch
-
     from autotune.autotune_runtime.torch_attention import fast_attention
 
+    with fast_attention(module):
+        return _exported(module, _noise(module, inputs))
+
+
+def archives_of_parts(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> Mapping[str, io.BytesIO]:
+    """The archives of the parts that `convert` captures of a model in evaluation mode, by their paths."""
+    from autotune.autotune_runtime.torch_attention import fast_attention
+    from autotune.autotune_runtime.torch_capture import capture
+
+    with fast_attention(module):
+        _, parts = capture(module, _noise(module, inputs))
+        return {part.path: _exported(part.graph, part.arguments) for part in parts}
+
+
+def _noise(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    import torch
+
     like = next((each for each in module.parameters() if each.is_floating_point()), torch.empty(0))
-    arguments = tuple(torch.empty(each, dtype=like.dtype, device=like.device) for each in inputs)
-    with fast_attention(module), contextlib.redirect_stderr(io.StringIO()):  # if it fails, the whole graph until then
-        exported = torch.export.export(module, arguments)
+    return tuple(torch.rand(each, dtype=like.dtype, device=like.device) for each in inputs)
+
+
+def _exported(module: nn.Module, arguments: tuple[object, ...]) -> io.BytesIO:
+    import torch
+
     archive = io.BytesIO()
-    torch.export.save(exported, archive)
+    with contextlib.redirect_stderr(io.StringIO()):  # if it fails, the whole graph until then
+        torch.export.save(torch.export.export(module, arguments), archive)
     return archive
-
-
-def _depends_on_values(error: BaseException | None) -> bool:
-    """Whether torch.export failed at a value that only a run of the model knows."""
-    while error is not None:
-        if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
-            return True
-        error = error.__cause__
-    return False
 
 
 def _builder(source: str) -> Callable[[], nn.Module]:

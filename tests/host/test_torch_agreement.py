@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -15,10 +16,12 @@ from torch.nn import functional  # noqa: E402
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import OPERATIONS, findings  # noqa: E402
+from autotune.importing.model_source import joined  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
-from autotune.importing.torch_module import archive_of  # noqa: E402
+from autotune.importing.torch_module import archive_of, archives_of_parts  # noqa: E402
 from autotune.operation.registry import operation  # noqa: E402
 from autotune.problem import Problem, make_problem  # noqa: E402
+from tests.benchmarks.networks import VaeDecoder  # noqa: E402
 
 
 def conv_norm(c: int, k: int, r: int = 3, act: nn.Module | None = None, **options: int) -> nn.Sequential:
@@ -212,6 +215,45 @@ class Odd(nn.Module):
         return functional.conv2d(y, self.a.weight.mean((2, 3), keepdim=True).repeat(1, 8, 1, 1)[:, :8] * y.mean())
 
 
+class Pyramid(nn.Module):
+    """Features of two sizes in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down = conv_norm(3, 8, stride=2), conv_norm(8, 16, stride=2)
+        self.inner = nn.ModuleList([nn.Conv2d(8, 8, 1), nn.Conv2d(16, 8, 1)])
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.stem(x)
+        first, second = self.inner[0](x), self.inner[1](self.down(x))
+        return [first + functional.interpolate(second, size=first.shape[-2:]), second]
+
+
+class Head(nn.Module):
+    """Scores and boxes of each pixel of all features, by the same convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scores, self.boxes = conv_norm(8, 8, act=nn.ReLU()), nn.Conv2d(8, 1, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        hidden = [self.conv(each) for each in features]
+        scores, boxes = ([head(each).flatten(2) for each in hidden] for head in (self.scores, self.boxes))
+        return torch.cat(scores, 2), torch.cat(boxes, 2)
+
+
+class Detector(nn.Module):
+    """As many boxes as there are high scores: its control flow depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.head = Pyramid(), Head()
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        scores, boxes = self.head(self.backbone(x))
+        return [box[:, score > score.mean()] for score, box in zip(scores[:, 0], boxes, strict=True) if score.max() > 0]
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "C2f": (C2f, 6),
     "UNet": (UNet, 5),
@@ -233,13 +275,15 @@ def served(layers: Sequence[Layer]) -> Counter[Problem]:
     return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
-def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
-    graph = read_archive(archive_of(network, [size]), "network", (), None, None, None)
+def imported(network: nn.Module, size: tuple[int, ...], *, in_parts: bool = False) -> tuple[Counter[Problem], int]:
+    with torch.no_grad():
+        archives = archives_of_parts(network, [size]) if in_parts else {"": archive_of(network, [size])}
+    graph = joined({path: read_archive(file, "network", (), None, None, None) for path, file in archives.items()})
     found = [findings(graph, op=op) for op in OPERATIONS if op != "gemm"]
     return Counter(each.problem for of in found for each in of.fused), sum(of.count for of in found)
 
 
-def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
+def compiled(network: nn.Module, x: Tensor, *, fullgraph: bool = True) -> tuple[Counter[Problem], int]:
     layers: list[Layer] = []
 
     def backend(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> Callable[..., object]:
@@ -248,7 +292,7 @@ def compiled(network: nn.Module, x: Tensor) -> tuple[Counter[Problem], int]:
 
     torch.compiler.reset()
     with torch.no_grad():
-        torch.compile(network, backend=backend, fullgraph=True)(x)
+        torch.compile(network, backend=backend, fullgraph=fullgraph)(x)
     return served(layers), len(layers)
 
 
@@ -271,7 +315,21 @@ def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
             torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
 
 
-TORCHVISION = {
+def test_all_find_the_same_convolutions_of_a_detector() -> None:
+    network = Detector().eval()
+    x = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+    found = read_network(network, x)
+    assert [each.part.path for each in found.parts] == ["backbone", "head"]
+    expected = (served(found.layers), 10)
+    assert sum(expected[0].values()) == len(found.layers) == 10
+    assert imported(copy.deepcopy(network), (2, 3, 24, 24), in_parts=True) == expected
+    made = found.finish()
+    with torch.no_grad():
+        for images in (x, torch.randn(1, 3, 40, 36)):
+            torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
+
+
+NAMED = {
     "resnet18": 20,
     "resnet50": 53,
     "resnext50_32x4d": 53,
@@ -280,21 +338,33 @@ TORCHVISION = {
     "efficientnet_b0": 81,
     "convnext_tiny": 81,
     "densenet121": 120,
+    "vae_decoder": 13,
+    "regnet_y_1_6gf": 140,
+    "mobilenet_v3_large": 62,
+    "inception_v3": 94,
+    "ssdlite320_mobilenet_v3_large": 98,
+    "retinanet_resnet50_fpn": 111,
+    "fcos_resnet50_fpn": 117,
+    "fasterrcnn_resnet50_fpn": 76,
 }
-"""The networks of docs/pytorch.md, and how many layers they have."""
+"""The networks of docs/pytorch.md and detectors, and how many layers they have."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TORCHVISION)
-def test_all_find_the_same_convolutions_of_torchvision(name: str) -> None:
-    network = pytest.importorskip("torchvision", exc_type=ImportError).models.get_model(name).eval()
-    size = (2, 3, 64, 64)
+@pytest.mark.parametrize("name", NAMED)
+def test_all_find_the_same_convolutions_of_networks(name: str) -> None:
+    detects, sizes = name.endswith(("fpn", "320_mobilenet_v3_large")), {}
+    if name.endswith("fpn"):
+        sizes = {"min_size": 64, "max_size": 64}
+    get_model = pytest.importorskip("torchvision", exc_type=ImportError).models.get_model
+    network = VaeDecoder() if name == "vae_decoder" else get_model(name, weights=None, **sizes)
+    network, size = network.eval(), (2, 4, 16, 16) if name == "vae_decoder" else (2, 3, 96, 96)
     x = torch.randn(size, generator=torch.Generator().manual_seed(1))
     found = read_network(network, x)
-    expected = (served(found.layers), TORCHVISION[name])
-    assert sum(expected[0].values()) == len(found.layers) == TORCHVISION[name]
-    assert imported(network, size) == expected
-    assert compiled(network, x) == expected
+    expected = (served(found.layers), NAMED[name])
+    assert sum(expected[0].values()) == len(found.layers) == NAMED[name]
+    assert imported(copy.deepcopy(network), size, in_parts=detects) == expected
+    assert compiled(network, x, fullgraph=not detects) == expected
 
 
 @pytest.mark.filterwarnings("ignore:No complete tensor found:UserWarning")  # of torch.export.save

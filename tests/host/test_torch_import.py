@@ -108,14 +108,22 @@ def number():
 
 
 class Asking(nn.Module):
-    """A network whose course depends on its images."""
+    """A network whose course depends on its images, and all of its parts."""
+
+    def forward(self, x):
+        return x.relu() if x.sum() > 0 else x
+
+
+class Detecting(nn.Module):
+    """A network whose course depends on its images behind a part."""
 
     def __init__(self):
         super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
+        self.backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
 
     def forward(self, x):
-        return self.conv(x) if x.sum() > 0 else x
+        y = self.backbone(x)
+        return y if y.sum() > 0 else x
 
 
 class Volume(nn.Module):
@@ -274,6 +282,17 @@ def test_what_a_model_prints_is_not_in_the_study(models: Path, autotune: Command
     assert len(load_study(Path("again.toml")).layers) == len(expected())
 
 
+def test_a_network_that_depends_on_values_is_read_in_parts(models: Path, autotune: Command) -> None:
+    finished = autotune("import-model", "my_models.py:Detecting", "--input", "2x3x16x16", "--layout", "nhwc")
+    assert "my_models.py:Detecting, 2x3x16x16: 2 of 2 convolutions, 100.0 %" in finished.err
+    Path("again.toml").write_text(finished.out)
+    layers = load_study(Path("again.toml")).layers
+    assert [(each.name, each.problem.values["epilogue"]) for each in layers] == [
+        ("backbone-0", "bias_relu"),
+        ("backbone-2", "bias"),
+    ]
+
+
 def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> None:
     given = ("--input", "2x3x16x16")
     refused(autotune("import-model", "my_models.py:build"), "--input 1x3x224x224")
@@ -282,7 +301,7 @@ def test_code_that_will_not_do_is_one_line(models: Path, autotune: Command) -> N
     refused(autotune("import-model", "my_models.py:number", *given), "it gives a int, not a torch.nn.Module")
     refused(autotune("import-model", "my_models.py:MODELS.x", *given), "my_models.py:MODELS.x")
     refused(autotune("import-model", "my_models.py:build", "--input", "2x4x16x16"), "channels")
-    refused(autotune("import-model", "my_models.py:Asking", *given), "depends on computed values", "name its backbone")
+    refused(autotune("import-model", "my_models.py:Asking", *given), "depends on computed values")
     refused(autotune("import-model", "missing.py:build", *given), "there is no file missing.py")
     refused(autotune("import-model", "no_such_package.models:build", *given), "no module named no_such_package")
     Path("wrong.py").write_text("x = (")
