@@ -813,6 +813,12 @@ _DEFECTS = (
             ),
         ),
     ),
+    Defect(
+        4,
+        "norm",
+        "a row of zeros becomes NaN",
+        (("inverse_deviation(scales[i] / C)", "inverse_deviation(scales[i] > 0 || C == 1 ? scales[i] / C : -1.0f)"),),
+    ),
     Defect(4, "norm", "the variance of C - 1", (("scales[i] / C)", "scales[i] / (C > 1 ? C - 1 : 1))"),)),
     Defect(
         4,

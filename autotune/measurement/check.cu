@@ -72,14 +72,14 @@ __device__ inline void filled_integers(typename Stored::element* to, wide elemen
 }
 
 // Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); numbers
-// times `large`, and times `small` (unless that is 0); below -`extreme`, above it, with the largest or the least number in the last place of each
+// times `large`, and times `small` (unless that is 0); nothing but 0 where `zeros`; below -`extreme`, above it, with the largest or the least number in the last place of each
 // row, zeros of both signs, and numbers times `tiny`; where `special`, minus infinity alone, and a NaN, an infinity and minus
 // infinity in one place of every second row, among whole numbers and zeros if it is 2.
 template <class Stored>
 __device__ inline void put_edges(typename Stored::element* to, wide elements, wide period, wide unit, wide row, double mean, double large, double small,
-                                 double extreme, double tiny, int special) {
+                                 int zeros, double extreme, double tiny, int special) {
     const wide of_mean = mean != 0.0, of_large = of_mean + (large != 0.0), of_small = of_large + (small != 0.0);
-    const wide of_extreme = of_small + 6 * (extreme != 0.0), kinds = of_extreme + 4 * (special > 0);
+    const wide of_zeros = of_small + zeros, of_extreme = of_zeros + 6 * (extreme != 0.0), kinds = of_extreme + 4 * (special > 0);
     for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < elements;
          i += static_cast<wide>(gridDim.x) * blockDim.x) {
         const wide at = i % period, kind = (at / unit + period / unit) % kinds;
@@ -89,9 +89,11 @@ __device__ inline void put_edges(typename Stored::element* to, wide elements, wi
             edge = value + mean;
         } else if (kind < of_small) {
             edge = value * (kind < of_large ? large : small);
+        } else if (kind < of_zeros) {
+            edge = 0.0;
         } else if (kind < of_extreme) {
             const bool last = at % row == row - 1;
-            switch (kind - of_small) {
+            switch (kind - of_zeros) {
                 case 0: edge = -extreme * (1.0 + fabs(value)); break;
                 case 1: edge = extreme * (1.0 + fabs(value)); break;
                 case 2: edge = last ? 64.0 : value; break;
@@ -196,9 +198,9 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         filled_integers<stored_##NAME>(to, elements, period, seed, low, span);                                             \
     }                                                                                                                      \
     extern "C" __global__ void put_edges_##NAME(stored_##NAME::element* to, wide elements, wide period, wide unit, wide row,\
-                                                double mean, double large, double small, double extreme, double tiny,     \
-                                                int special) {     \
-        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, large, small, extreme, tiny, special);                    \
+                                                double mean, double large, double small, int zeros, double extreme,       \
+                                                double tiny, int special) {                                                \
+        put_edges<stored_##NAME>(to, elements, period, unit, row, mean, large, small, zeros, extreme, tiny, special);              \
     }                                                                                                                      \
     extern "C" __global__ void fill_indices_##NAME(stored_##NAME::element* to, wide elements, wide period, wide length,     \
                                                    wide step, wide shift) {                                                \

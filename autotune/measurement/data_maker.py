@@ -136,6 +136,4 @@ class DataMaker:
             elements = self.problem.array(array.name).elements
             counts = elements, array.elements, array.elements // array.shape[0], array.shape[-1]
             place = np.uint64(data.inputs[array.name].address), *map(np.int64, counts)
-            numbers = map(np.float64, edges.numbers(array))
-            special = edges.special + (edges.special and array.fill == "normal")
-            self.launch(entry_of("put_edges", array.dtype), elements, *place, *numbers, np.int32(special))
+            self.launch(entry_of("put_edges", array.dtype), elements, *place, *edges.numbers(array))

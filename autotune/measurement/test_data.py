@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from autotune.autotune_runtime.activations import BY_WORD
 from autotune.errors import DeviceError, StudyError
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation.declarations import Array
-from autotune.operation.storage_types import TYPES
+from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 
 REFERENCE_BYTES = 256 << 20  # maximum for one reference
@@ -46,6 +48,8 @@ class Edges:
     """normal data times it"""
     small: float = 0.0
     """normal data times it"""
+    zeros: bool = False
+    """whole units of the first axis"""
     extreme: bool = False
     """numbers that are large, denormal or zero of either sign, a row's last number the largest and the least"""
 
@@ -54,15 +58,19 @@ class Edges:
         """The arrays' names."""
         return tuple(array.name for array in self.arrays)
 
-    def numbers(self, array: Array) -> tuple[float, float, float, float, float]:
+    def numbers(self, array: Array) -> tuple[np.generic, ...]:
         """The numbers of `put_edges` in check.cu for one of the arrays."""
         extreme = (_F16_EXTREME if array.dtype == "f16" else _EXTREME) if self.extreme else 0.0
-        return self.mean, self.large, self.small, extreme, _TINY[array.dtype]
+        numbers = map(np.float64, (self.mean, self.large, self.small, extreme, _TINY[array.dtype]))
+        mean, large, small, *others = numbers
+        special = self.special + (self.special and array.fill == "normal")
+        return mean, large, small, np.int32(self.zeros), *others, np.int32(special)
 
     def __str__(self) -> str:
         told = [f"numbers around {self.mean:g}"] * bool(self.mean) + ["NaN and infinities"] * self.special
         told += [f"numbers {self.large:g} times larger"] * bool(self.large)
         told += [f"numbers {1 / self.small:g} times smaller"] if self.small else []
+        told += ["nothing but zeros"] * self.zeros
         told += ["large, denormal and zero numbers"] * self.extreme
         return f"data with {' and '.join(told)} in {', '.join(self.names)}"
 
@@ -96,7 +104,8 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     NaN and infinities if the operation declares what becomes of them, unless a reference in C++ applies an activation
     that rounds: what becomes of infinities there depends on its formula. Numbers far from zero if errors are compared
     with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
-    Smaller numbers in both cases. Larger ones if outputs are sums of products, and extreme ones if outputs are exact.
+    Smaller numbers in both cases. With a tolerance also nothing but zeros, such as padding. Larger ones if outputs are
+    sums of products, and extreme ones if outputs are exact.
     """
     operation, outputs = problem.operation, [output.dtype for output in problem.outputs]
     bounds = operation.bounds
@@ -115,8 +124,12 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     normal = all(array.fill == "normal" for array in arrays)
     shifted = bounds.model == "tolerance" and normal and len(arrays) == 1
     mean, small = (_MEAN, _SMALL_OF_TOLERANCE) if shifted else (0.0, 0.0)
-    if numpy and (shifted or bounds.nan_propagates):
-        found.append(Edges(arrays, mean, bounds.nan_propagates, small=small))
+    zeros = bounds.model == "tolerance" and all(
+        array.fill == "normal" or array.low <= 0 <= array.high for array in arrays
+    )
+    zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # what becomes of 0 / 0 there is for a type to say
+    if numpy and (shifted or zeros or bounds.nan_propagates):
+        found.append(Edges(arrays, mean, bounds.nan_propagates, small=small, zeros=zeros))
     narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
     if bounds.model == "multilinear" and not narrow:
         large, small = (_F16_LARGE, _F16_SMALL) if "f16" in [*outputs, problem.dtype] else (_LARGE, _SMALL)
