@@ -68,6 +68,9 @@ class Simulation:
         options = Options(
             tune_params=self.params,
             cache=self.results,
+            strategy=strategy,
+            seed=seed,
+            restrictions_unmodified=[],
             objective=["time"],
             objective_higher_is_better=[False],
             strategy_options=Options(max_fevals=evaluations),
