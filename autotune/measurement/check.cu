@@ -135,9 +135,9 @@ struct ErrorBound {
     }
 };
 
-// Compare every output with ref[o % period_outputs]: |y - ref| <= the bound of its unit + max(rounding * |ref|, LEAST_ROUNDING) + the
-// activation's own error. `most_error` limits the bound of the sums; where it is 0 and the activation has no error, y is exact, as
-// stored. A NaN or an infinity must be the same. An element whose bytes are all ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
+// Compare every output with ref[o % period_outputs]: y is a number within the bound of its unit + the activation's own error from
+// ref, rounded to the nearest one that is stored. `most_error` limits the bound of the sums; where it is 0 and the activation has
+// no error, y is exact, as stored. A NaN or an infinity must be the same. An element whose bytes are all ones was never written. A thread takes one place of the period and all outputs that share it, so that reference and bound are fetched
 // and computed once.
 template <class Stored>
 __device__ inline void compared(const Problem& problem, const typename Stored::element* y, const double* ref, const ErrorUnit* units,
@@ -153,22 +153,26 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         const double expected = equal ? Stored::to_double(Stored::from_double(exact)) : exact;
         const double rounded = own + fmax(rounding * fabs(exact), Stored::LEAST_ROUNDING);
         const double of_class = isfinite(size) ? fmin(most_error, allowed.of(size, static_cast<double>(units[at].products))) : 0.0;
-        const double bound = equal ? 0.0 : of_class + rounded;
+        const double bound = equal ? 0.0 : of_class + rounded, reach = equal ? 0.0 : of_class + own;
+        const double least = Stored::to_double(Stored::from_double(exact - reach));
+        const double most = Stored::to_double(Stored::from_double(exact + reach));
         const double kept = Stored::to_double(Stored::from_double(exact));  // infinite where the type cannot hold it
-        double largest = 0.0;
+        double largest = 0.0, beyond = 0.0;
 #pragma unroll 8
         for (wide o = at; o < outputs; o += period_outputs) {
             const typename Stored::element stored = y[o];
             const double value = Stored::to_double(stored), error = fabs(value - expected);
             if (Stored::all_ones(stored)) ++unwritten;
             if (!isfinite(kept) && (value == kept || (isnan(value) && isnan(kept)))) continue;
-            if (!(isfinite(exact) && error <= bound)) {  // NaN is wrong too
+            if (!(isfinite(exact) && least <= value && value <= most)) {  // NaN is wrong too
                 ++wrong;
+                const double side = value > exact ? most - exact : exact - least;
+                if (isfinite(error)) beyond = fmax(beyond, side > 0.0 ? error / side : 2.0);
                 if (static_cast<bits64>(o) < first) first = static_cast<bits64>(o);
             }
             if (error > largest) largest = error;
         }
-        const double over = bound > 0.0 ? largest / bound : largest > 0.0 ? 2.0 : 0.0;
+        const double over = fmax(beyond, bound > 0.0 ? fmin(1.0, largest / bound) : 0.0);
         if (over > worst_over) worst_over = over;
         if (of_class > 0.0) worst_of_class = fmax(worst_of_class, (largest - rounded) / of_class);
         if (largest > worst_abs) worst_abs = largest;

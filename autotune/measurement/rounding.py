@@ -13,7 +13,6 @@ LOOKED_AT = 4096
 """maximum number of outputs to look at"""
 _FEWEST = 256  # distinct outputs that are not exact
 _EVEN = 0.25, 0.75  # the share toward zero; eight standard deviations from 0.5
-_PART = 1 / 8  # of the type's rounding, that other errors may be
 _MOST_PRODUCTS = 1 << 14  # of an output: tensor cores cut sums off, too, and the errors of many add up to a rounding
 
 
@@ -22,14 +21,12 @@ def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubl
 
     `values` are those that the kernel stored, `exact` those of the reference.
     """
-    kind, bounds, factor = TYPES[output.dtype], source.problem.operation.bounds.of(output), source.error_factor
-    if source.accuracy == "fp16-acc16" or bounds.model == "exact":
+    bounds = source.problem.operation.bounds.of(output)
+    if bounds.model != "multilinear" or source.problem.reduction > _MOST_PRODUCTS:
         return ""
-    if bounds.model == "multilinear" and (source.problem.reduction > _MOST_PRODUCTS or factor > 1):
+    if source.accuracy == "fp16-acc16" or source.error_factor > 1:
         return ""
-    rounded = abs(exact) < kind.whole[1]
-    if bounds.model == "tolerance":
-        rounded &= factor * bounds.unit(exact) <= _PART * kind.rounding * abs(exact)
+    rounded = abs(exact) < TYPES[output.dtype].whole[1]
     _, distinct = np.unique(np.where(rounded, exact, 0.0), return_index=True)  # as they all round in the same way
     errors = abs(values[distinct]) - abs(exact[distinct])
     errors = errors[errors != 0.0]
