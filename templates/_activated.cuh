@@ -18,12 +18,27 @@ REFERENCE_FUNCTION Activated activated(Activation activation, double v) {
 
 // What the activation may add to the error of an output's sum, computed in float32: 8 roundings of 2^-24 of the output
 // and of what is summed, but of no more than 1 of that. Nothing where it rounds nothing: whole sums give exact outputs.
-template <class Problem>
-REFERENCE_FUNCTION double activation_error(const Problem& problem, double value, double magnitude) {
-    switch (problem.activation) {
+REFERENCE_FUNCTION double rounding_error(Activation activation, double value, double magnitude) {
+    switch (activation) {
         case Activation::identity: return 0.0;
         // autotune puts a case here for each activation that does not round.
         default: break;
     }
     return 8.0 / (1 << 24) * ((value < 0.0 ? -value : value) + (magnitude < 1.0 ? magnitude : 1.0));
+}
+
+// What a prologue may add, whose activation rounds: half a unit in the last place of each input that is multiplied. Only conv has a prologue.
+template <class Problem>
+REFERENCE_FUNCTION auto prologue_error(const Problem& problem, double magnitude, int) -> decltype(problem.prologue_activation, 0.0) {
+    if (rounding_error(static_cast<Activation>(problem.prologue_activation), 1.0, 1.0) == 0.0) return 0.0;
+    return (problem.dtype == Dtype::bf16 ? 1.0 / (1 << 8) : 1.0 / (1 << 11)) * magnitude;
+}
+template <class Problem>
+REFERENCE_FUNCTION double prologue_error(const Problem&, double, long) {
+    return 0.0;
+}
+
+template <class Problem>
+REFERENCE_FUNCTION double activation_error(const Problem& problem, double value, double magnitude) {
+    return rounding_error(problem.activation, value, magnitude) + prologue_error(problem, magnitude, 0);
 }

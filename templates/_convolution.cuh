@@ -25,6 +25,26 @@ REFERENCE_FUNCTION double cached(const Inputs&, long long, long) {
     return 0.0;
 }
 
+// An input as it is multiplied, and the magnitude of what it is made of.
+struct Input {
+    double value, magnitude;
+};
+
+// An input after the prologue with the factors `at`. Only conv has a prologue.
+template <class Problem, class Inputs>
+REFERENCE_FUNCTION auto prologued(const Problem& problem, const Inputs& in, double x, long long at, int) -> decltype(in.scale[at], Input{}) {
+    if (!problem.has_scale) return {x, x < 0.0 ? -x : x};
+    const double product = x * in.scale[at], shift = problem.has_shift ? in.shift[at] : 0.0;
+    const Activated input = activated(static_cast<Activation>(problem.prologue_activation), product + shift);
+    const double magnitude = ((product < 0.0 ? -product : product) + (shift < 0.0 ? -shift : shift)) * input.steepest;
+    const double least = problem.dtype == Dtype::f16 ? 1.0 / (1 << 14) : 0.0;  // below it the input is rounded as there
+    return {input.value, magnitude < least ? least : magnitude};
+}
+template <class Problem, class Inputs>
+REFERENCE_FUNCTION Input prologued(const Problem&, const Inputs&, double x, long long, long) {
+    return {x, x < 0.0 ? -x : x};
+}
+
 // Output `at` of y as it is stored.
 template <class Problem, class Inputs>
 REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs& in, long long at) {
@@ -58,11 +78,12 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
                     const long long channel = static_cast<long long>(k / k_group) * c_group + c;
                     const long long plane = nhwc ? image : image * problem.c + channel;  // of frames
                     const long long pixel = ((plane * frames + d) * problem.h + h) * problem.w + w;
-                    const long long filter = nhwc ? k : static_cast<long long>(k) * c_group + c;
-                    const long long tap = ((filter * problem.t + t) * problem.r + r) * problem.s + s;
+                    const long long filters = nhwc ? k : static_cast<long long>(k) * c_group + c;
+                    const long long tap = ((filters * problem.t + t) * problem.r + r) * problem.s + s;
                     const long long element = nhwc ? pixel * problem.c + channel : pixel;
-                    const double input = in_cache ? cached(in, element, 0) : in.x[element];
-                    add(input * in.w[nhwc ? tap * c_group + c : tap]);
+                    const Input input = prologued(problem, in, in_cache ? cached(in, element, 0) : in.x[element], image * problem.c + channel, 0);
+                    const double filter = in.w[nhwc ? tap * c_group + c : tap];
+                    sum += input.value * filter, magnitude += input.magnitude * (filter < 0.0 ? -filter : filter);
                 }
             }
         }

@@ -315,7 +315,7 @@ def operator_checks(library: str) -> dict[str, str]:
     """PyTorch's own checks of an operator."""
     conv = nn.Conv2d(1, 4, 3, padding=1).requires_grad_(requires_grad=False)
     call = Call(library, (("pad_h", 1), ("pad_w", 1), ("epilogue", "bias_relu")), torch_shapes=True)
-    arguments = (images(4), conv.weight, conv.bias, None, None, call.text)
+    arguments = (images(4), conv.weight, conv.bias, *(None,) * 4, call.text)
     answers: dict[str, str] = torch.library.opcheck(CONVOLUTION.operator, arguments)
     return answers
 

@@ -308,7 +308,7 @@ def operator_checks(library: str) -> dict[str, str]:
     """PyTorch's own checks of the operator."""
     conv, rest = of_operator(library)
     answers: dict[str, str] = torch.library.opcheck(
-        CONVOLUTION.operator, (images(4), conv.weight, conv.bias, images(4, 4), None, rest)
+        CONVOLUTION.operator, (images(4), conv.weight, conv.bias, images(4, 4), None, None, None, rest)
     )
     return answers
 
@@ -326,7 +326,7 @@ def operator(library: str, how: str) -> float:
     }[how]
     x = x[: len(given)]
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
-        y = CONVOLUTION.operator(x, conv.weight, conv.bias, given, None, rest)
+        y = CONVOLUTION.operator(x, conv.weight, conv.bias, given, None, None, None, rest)
     expected = torch.relu(conv(x) + given)
     assert (y.dtype, y.shape) == (torch.float32, expected.shape)
     return float((y - expected).abs().max() / expected.abs().max()) if len(y) else 0.0

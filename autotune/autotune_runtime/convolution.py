@@ -106,13 +106,16 @@ class Problem(_OfConvolution):
     epilogue: str = "none"
     cache_d: int = 0
     """frames before x that another tensor has"""
+    prologue: str = "none"
+    """`scale`: x is multiplied by a factor for each image and channel before"""
 
     @property
     def operation(self) -> str:
         """The operation that computes it: conv2d if that can, else conv or conv_transpose."""
-        if self.geometry.transposed:
+        of = self.geometry
+        if of.transposed:
             return "conv_transpose"
-        return "conv2d" if len(self.geometry.w) == 4 and self.geometry.before == self.geometry.after else "conv"
+        return "conv2d" if len(of.w) == 4 and of.before == of.after and self.prologue == "none" else "conv"
 
     @property
     def cache(self) -> Shape:
@@ -120,11 +123,17 @@ class Problem(_OfConvolution):
         return (*self.geometry.x[:2], self.cache_d, *self.geometry.x[3:]) if self.cache_d else ()
 
     @property
+    def scale(self) -> Shape:
+        """The shape of the factors of its prologue; empty if there are none."""
+        return () if self.prologue == "none" else (*self.geometry.x[:2], *(1,) * len(self.geometry.axes))
+
+    @property
     def arguments(self) -> dict[str, int | str]:
         """The operation's words but the dtype, and its sizes that the shapes of x and w do not determine."""
         of = self.geometry
         k: dict[str, int | str] = {"k": of.k} if of.transposed else {}
         k |= {"cache_d": self.cache_d} if self.cache_d else {}
+        k |= {"prologue": self.prologue} if self.prologue != "none" else {}
         words: dict[str, int | str] = {"groups": of.groups, "layout": of.layout, "epilogue": self.epilogue}
         return {**k, **_by_axis(of, self.operation), **words}
 
@@ -201,6 +210,11 @@ def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
 def activation_of(epilogue: str) -> str:
     """The activation of an epilogue, such as relu; empty if there is none."""
     return epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
+
+
+def prologue_activation(prologue: str) -> str:
+    """The activation of a prologue, such as silu; empty if there is none."""
+    return prologue.removeprefix("none").removeprefix("scale").removeprefix("_shift").removeprefix("_")
 
 
 def epilogue_name(*, residual: bool, activation: str) -> str:

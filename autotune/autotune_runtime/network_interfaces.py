@@ -37,7 +37,12 @@ def _laid_out(
 
 
 def _interface(
-    name: str, sizes: str, rank: int, filters: tuple[str, str], more: tuple[InterfaceArray, ...] = ()
+    name: str,
+    sizes: str,
+    rank: int,
+    filters: tuple[str, str],
+    more: tuple[InterfaceArray, ...] = (),
+    words: Mapping[str, tuple[str, ...]] = _WORDS,
 ) -> Interface:
     """An operation with these sizes, some with a default, the first two extents of its filters, and `more` arrays."""
     arrays = (
@@ -50,7 +55,7 @@ def _interface(
     )
     pairs = (size.partition("=") for size in sizes.split())
     declared = tuple(InterfaceSize(size, int(default) if default else None) for size, _, default in pairs)
-    return Interface(name, ("n",), declared, _WORDS, arrays)
+    return Interface(name, ("n",), declared, words, arrays)
 
 
 _OF_CONV2D = """
@@ -65,11 +70,22 @@ n c d=1 h=1 w k t=1 r=1 s
 stride_d=1 stride_h=1 stride_w=1 padding_d=0 padding_h=0 padding_w=0
 output_padding_d=0 output_padding_h=0 output_padding_w=0 dilation_d=1 dilation_h=1 dilation_w=1 groups=1"""
 
-_CACHE = _laid_out("cache", "in", "n", "c", ("cache_d", "h", "w"), optional=True)
+_MORE_OF_CONV = (
+    _laid_out("cache", "in", "n", "c", ("cache_d", "h", "w"), optional=True),
+    *(
+        InterfaceArray(name, "in", {"nchw": ("n", "c"), "nhwc": ("n", "c")}, _STORED, optional=True)
+        for name in ("scale", "shift")
+    ),
+)
+_PROLOGUES = tuple(
+    f"{factors}_{activation}" if activation else factors
+    for activation in ("", *(each.word for each in ACTIVATIONS))
+    for factors in ("scale", "scale_shift")
+)
 
 CONV_INTERFACES = (
     _interface("conv2d", _OF_CONV2D, 2, ("k", "c // groups")),
-    _interface("conv", _OF_CONV, 3, ("k", "c // groups"), (_CACHE,)),
+    _interface("conv", _OF_CONV, 3, ("k", "c // groups"), _MORE_OF_CONV, {**_WORDS, "prologue": ("none", *_PROLOGUES)}),
     _interface("conv_transpose", _OF_CONV_TRANSPOSE, 3, ("c", "k // groups")),
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,7 +90,8 @@ class Arrays:
     layer: Convolution | Plain
     tuned: nn.Module
     z: Tensor
-    cache: Tensor | None
+    before: tuple[Tensor | None, ...]
+    """of a convolution: the frames before the images, and the factors of its prologue"""
 
 
 Pass: TypeAlias = Callable[[Arrays], Tensor]
@@ -163,24 +164,18 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
     shapes = (of.x,) if isinstance(of, Problem) else of.inputs
     options = {"dtype": STORED[of.dtype], "device": layer.device, "memory_format": memory_format}
     x, *joined = (torch.empty(shape, **options).normal_() for shape in shapes)
-    z, cache = torch.empty(0), None
-    if isinstance(of, Problem) and of.cache_d:
-        cache = torch.empty(of.cache, dtype=x.dtype, device=x.device, memory_format=memory_format).normal_()
+    z, before = torch.empty(0), tuple[Tensor | None, ...]()
+    if isinstance(of, Problem):
+        before = tuple(torch.empty(shape, **options).normal_() if shape else None for shape in (of.cache, of.scale))
     if work.residual:
-        z = torch.empty_like(_alone(own, x, cache), memory_format=memory_format).normal_()
-    return Arrays(x, tuple(joined), own, own if library is None else own.tuned(of.epilogue, library), z, cache)
-
-
-def _alone(layer: nn.Module, x: Tensor, cache: Tensor | None, joined: Sequence[Tensor] = ()) -> Tensor:
-    """The layer's output for images, with the frames before them or the layer's other tensors."""
-    y: Tensor = layer(x, *joined) if cache is None else layer(x, cache)
-    return y
+        z = torch.empty_like(own(x, *before), memory_format=memory_format).normal_()
+    return Arrays(x, tuple(joined), own, own if library is None else own.tuned(of.epilogue, library), z, before)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
     """The tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
     kernel = work.kernel
-    given = (arrays.x, arrays.z if kernel.has_residual else None, arrays.cache)
+    given = (arrays.x, arrays.z if kernel.has_residual else None, *arrays.before)
     y: Tensor = arrays.tuned(*given) if isinstance(kernel, Problem) else arrays.tuned(arrays.x, *arrays.joined)
     added = work.residual and not kernel.has_residual
     return _followed(y, arrays.z if added else None, "" if kernel.activation else work.activation)
@@ -188,7 +183,7 @@ def _tuned(work: Work, arrays: Arrays) -> Tensor:
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """The network's own operators, in place if possible."""
-    y = _alone(arrays.layer, arrays.x, arrays.cache, arrays.joined)
+    y = arrays.layer(arrays.x, *arrays.before, *arrays.joined)
     return _followed(y, arrays.z if work.residual else None, work.activation)
 
 
@@ -202,7 +197,7 @@ def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
     An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
     longer than all races. So the result lacks the bias, and the activation after a residual.
     """
-    y = arrays.layer.with_bias(arrays.x, arrays.cache, None)
+    y = arrays.layer.with_bias(arrays.layer.prepared(arrays.x, *arrays.before), None)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 

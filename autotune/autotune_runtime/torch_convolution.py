@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from . import find_library, load
 from .activations import BY_WORD
-from .convolution import Problem, activation_of, epilogue_name, sizes
+from .convolution import Problem, activation_of, epilogue_name, prologue_activation, sizes
 from .network_interfaces import CONV_INTERFACES
 from .torch_call import Call
 from .torch_exact import at_pixels, chosen_pixels, sums
@@ -70,20 +70,28 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators, in the layout of a kernel."""
     arguments, z = dict(call.arguments), tensors.get("z")
-    x = joined(tensors["x"], tensors.get("cache"))
+    cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
+    x = prepared(tensors["x"], cache, scale, shift, str(arguments.get("prologue", "")))
     y = convolved(x, tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
     return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
 
 
-def joined(x: Tensor, cache: Tensor | None) -> Tensor:
-    """A video with the frames before it."""
-    return x if cache is None else torch.cat((cache, x), 2)
+def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tensor | None, prologue: str) -> Tensor:
+    """What is multiplied by the filters: a video with the frames before it, or images after the prologue."""
+    x = x if cache is None else torch.cat((cache, x), 2)
+    if scale is None:
+        return x
+    ones = (1,) * (x.dim() - 2)
+    x = x * scale.view(*scale.shape[:2], *ones)
+    if shift is not None:
+        x.add_(shift.view(*shift.shape[:2], *ones))
+    return activated(x, prologue_activation(prologue))
 
 
 CONVOLUTION = Operator(CONV_INTERFACES[1], "convolution", by_pytorch)
-"""The operator of all three operations: `conv` has the arrays of the others, and a cache. `convolution` has a more
-convenient signature."""
+"""The operator of all three operations: `conv` has the arrays of the others, a cache, and a scale and a shift before
+the convolution. `convolution` has a more convenient signature."""
 
 
 class Convolution(nn.Module):
@@ -99,13 +107,22 @@ class Convolution(nn.Module):
         self._operation, self._arguments = problem.operation, problem.arguments
         self.eval()
 
-    def forward(self, input: Tensor, cache: Tensor | None = None) -> Tensor:  # noqa: A002 - as in PyTorch's convolutions
-        """Compute y [N, K, ...] from x [N, C, ...] and the frames before it."""
-        return self.with_bias(input, cache, self.bias)
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002 - as in PyTorch's convolutions
+        cache: Tensor | None = None,
+        scale: Tensor | None = None,
+    ) -> Tensor:
+        """Compute y [N, K, ...] from x [N, C, ...], the frames before it and the factors of its channels."""
+        return self.with_bias(self.prepared(input, cache, scale), self.bias)
 
-    def with_bias(self, x: Tensor, cache: Tensor | None, bias: Tensor | None) -> Tensor:
-        """The convolution with another bias or none."""
-        return convolved(joined(x, cache), self.weight, bias, self._operation, self._arguments)
+    def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:
+        """What is multiplied by the filters."""
+        return prepared(x, cache, scale, None, self.problem.prologue)
+
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution of what is multiplied, with another bias or none."""
+        return convolved(x, self.weight, bias, self._operation, self._arguments)
 
     @property
     def device(self) -> torch.device:
@@ -126,7 +143,7 @@ class Convolution(nn.Module):
 class LinearLayer(Convolution):
     """A linear layer of the pixels of channels-last images; its kernel is a 1x1 convolution's."""
 
-    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """The images y [N, K, H, W] of x [N, C, H, W] with this bias."""
         return functional.linear(x.movedim(1, -1), self.weight.flatten(1), bias).movedim(-1, 1)
 
@@ -134,7 +151,7 @@ class LinearLayer(Convolution):
 class UpsampledConvolution(Convolution):
     """A 3x3 convolution of images after nearest upsampling by 2; its kernel is a transposed convolution's."""
 
-    def with_bias(self, x: Tensor, _: Tensor | None, bias: Tensor | None) -> Tensor:
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution y [N, K, 2 H, 2 W] of x [N, C, H, W] with this bias."""
         upsampled = functional.interpolate(x, scale_factor=2.0)
         made: Tensor = torch.conv2d(upsampled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
@@ -164,7 +181,7 @@ class TunedConvolution(Convolution):
     """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
 
     If its problem has a residual, it takes the residual as a second argument and adds it before its activation; the
-    frames before a video are its third.
+    frames before a video are its third, and factors of each image's channels [N, C, 1, ...] its fourth.
     PyTorch's convolution computes images of another shape or on another type of device, residuals of another shape than
     the output's, all images once the filters were cast to another dtype (`network.half()`), and, with one warning, more
     images at once than the kernel supports. It notices a change of the parameters in place or by `load_state_dict`, but
@@ -186,30 +203,41 @@ class TunedConvolution(Convolution):
         input: Tensor,  # noqa: A002
         z: Tensor | None = None,
         cache: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> Tensor:
-        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...] and the frames before x."""
+        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...], the frames before x and its factors."""
         x, own = input, self._parameters
         weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
+        factors = None if scale is None else scale.flatten(1)
         if not torch.compiler.is_dynamo_compiling():
-            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache), (weight, bias))
+            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache, factors, None), (weight, bias))
             if y is not None:
                 return y
         fits = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype
         fits = fits and (() if cache is None else cache.shape[1:]) == self._cache_sizes
         supported = fits and CONVOLUTION.runtime_of(x.device) is not None
         if supported and (z is None or z.shape == (x.shape[0], *self._y_sizes)):
-            return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, self._call))
-        return self.by_pytorch(x, z, cache)
+            return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, factors, None, self._call))
+        return self.by_pytorch(x, z, cache, scale)
 
-    def by_pytorch(self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None) -> Tensor:
+    def by_pytorch(
+        self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, scale: Tensor | None = None
+    ) -> Tensor:
         """Compute the same with PyTorch's operators."""
-        plain = self.with_bias(x, cache, self.bias)
+        plain = self.with_bias(self.prepared(x, cache, scale), self.bias)
         return activated(plain if z is None else plain + z, self.problem.activation)
 
     def error(
-        self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, *, y: Tensor, bound: float
+        self,
+        x: Tensor,
+        z: Tensor | None = None,
+        cache: Tensor | None = None,
+        scale: Tensor | None = None,
+        *,
+        y: Tensor,
+        bound: float,
     ) -> float:
         """The largest error of results y, relative to what is allowed there, at all pixels or, of many, random ones.
 
@@ -218,7 +246,7 @@ class TunedConvolution(Convolution):
         """
         of = self.problem.geometry
         pixels = chosen_pixels(y, self.weight, of.groups)
-        exact, size = sums(joined(x, cache), self.weight, pixels, of)
+        exact, size = sums(self.prepared(x if scale is None else x.float(), cache, scale), self.weight, pixels, of)
         for added in (self.bias, None if z is None else at_pixels(z, pixels)):
             if added is not None:
                 exact, size = exact.add_(added), size.add_(added.abs())
@@ -279,7 +307,7 @@ def convolution(
     epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=activation)
     k = weight.shape[1] * groups
     text = _text_of(path, numbers, k, groups, epilogue, "nhwc" if channels_last else "nchw")
-    return cast("Tensor", CONVOLUTION(x, weight, bias, z, None, text))
+    return cast("Tensor", CONVOLUTION(x, weight, bias, z, None, None, None, text))
 
 
 @torch.compiler.assume_constant_result

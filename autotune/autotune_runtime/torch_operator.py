@@ -233,7 +233,7 @@ class Operator:
             address = tensor.data_ptr()
             dense = tensor.is_contiguous() if last is None else tensor.is_contiguous(memory_format=last)
             if address % _ALIGNMENT or not dense:
-                tensor = _launchable(self._launched[at], tensor, last)
+                tensor = _launchable(self._launched[at], tensor, last if tensor.dim() > 2 else None)
                 copies.append(tensor)  # which live until they are enqueued
                 address = tensor.data_ptr()
             addresses[place] = address

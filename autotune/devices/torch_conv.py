@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """x, w, bias, z and cache in a layout, of as many dimensions as PyTorch's operator takes; of a filter gradient x, w
-    and dy.
+    """x, w, bias, z, cache, scale and shift in a layout, of as many dimensions as PyTorch's operator takes; of a filter
+    gradient x, w and dy.
     """
     import torch
 
@@ -36,10 +36,13 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
         return x, w, laid_out(sizes["n"], sizes["k"], "opq")
     bias = random(sizes["k"]) if problem.has("bias") else None
     z = laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
-    if not problem.has("cache"):
-        return x, w, bias, z
-    cache = random(sizes["n"], sizes["c"], sizes["cache_d"], sizes["h"], sizes["w"])
-    return x, w, bias, z, cache.contiguous(memory_format=memory_format)
+    cache = None
+    if problem.has("cache"):
+        cache = random(sizes["n"], sizes["c"], sizes["cache_d"], sizes["h"], sizes["w"])
+        cache = cache.contiguous(memory_format=memory_format)
+    factors = (random(sizes["n"], sizes["c"]) if problem.has(name) else None for name in ("scale", "shift"))
+    before = (cache, *factors)
+    return (x, w, bias, z, *before) if any(each is not None for each in before) else (x, w, bias, z)
 
 
 def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
@@ -50,7 +53,7 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     import torch
     from torch.nn import functional
 
-    from autotune.autotune_runtime.torch_convolution import activated
+    from autotune.autotune_runtime.torch_convolution import activated, prepared
 
     names = problem.names()
     axes, activation = _axes(names), str(names.get("activation", ""))
@@ -77,8 +80,10 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
         bias: torch.Tensor | None,
         z: torch.Tensor | None,
         cache: torch.Tensor | None = None,
+        scale: torch.Tensor | None = None,
+        shift: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        x = x if cache is None else torch.cat((cache, x), 2)
+        x = prepared(x, cache, scale, shift, str(names.get("prologue", "")))
         y = convolution(functional.pad(x, more) if any(more) else x, w, bias, stride, pad, dilation, groups)
         if z is not None:
             y += z

@@ -230,6 +230,12 @@ def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[s
         images = np.concatenate(
             (np.moveaxis(in_front, -1, 1) if names["layout"] == "nhwc" else in_front, images), axis=2
         )
+    if "scale" in inputs:
+        of_image = (p["n"], p["c"], 1, 1, 1)
+        images = images * inputs["scale"].reshape(of_image)
+        images = images + inputs["shift"].reshape(of_image) if "shift" in inputs else images
+        word = str(names["prologue_activation"])
+        images = activated(word, images, FUNCTIONS) if word in BY_WORD else images
     padded = np.pad(
         images,
         ((0, 0), (0, 0), (p["pad_d"], p["pad_d_end"]), (p["pad_h"], p["pad_h_end"]), (p["pad_w"], p["pad_w_end"])),

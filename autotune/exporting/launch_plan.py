@@ -22,7 +22,7 @@ MOST = 16
 """Maximum numbers of stages of a plan, kernels and constants of a program, and arguments of a
 stage, as in `kernel.h`.
 """
-MOST_MAPS = 5
+MOST_MAPS = 7
 """Maximum number of tensor maps of a kernel, as in `kernel.h`."""
 
 

@@ -105,6 +105,8 @@ class KernelTemplate:
     loop_count: Expression
     baseline: bool
     """whether it is a baseline, with which finals compare the winner"""
+    optional_words: tuple[str, ...]
+    """words that only some of the operations that share the family have"""
     text: str
     """the whole file, header included"""
     includes: tuple[tuple[str, str], ...]

@@ -183,6 +183,7 @@ def check_body(template: KernelTemplate) -> Set[str]:
     of_runtime = template.changing
     allowed = {
         *template.operation.names,
+        *template.optional_words,
         *(param.name for param in template.params),
         *(name for name, _ in template.derived),
         *FUNCTIONS,

@@ -40,7 +40,7 @@ MOST_VALUES = 1000
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
     *("search_when", "padded_work", "bank_conflicts", "cost", "error_factor", "flops", "constant", "tensor_map"),
-    *("stage", "prepare", "packed_w", "workspace", "loop", "baseline", "optional_arrays"),
+    *("stage", "prepare", "packed_w", "workspace", "loop", "baseline", "optional_arrays", "optional_words"),
 }
 _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
@@ -127,6 +127,7 @@ class HeaderReader:
             workspace_bytes=self.single("workspace", "bytes", "0"),
             loop_count=self.single("loop", "count", "1"),
             baseline=self.header.flag("baseline", default=False),
+            optional_words=self.header.words("optional_words") if "optional_words" in self.header else (),
             text=text,
             includes=(),
         )

@@ -40,7 +40,7 @@ REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
 DATA = "data.py"  # next to it: test data of arrays with `fill = "data"`
 RESERVED = ("packed_w", "workspace", "i")  # other arguments of kernels than arrays and run-time sizes
-_ACTIVATIONS = ("identity", *BY_WORD)  # the activations that `activation = "all"` means
+_ACTIVATIONS = ("identity", *BY_WORD)  # the activations that "all" means
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, in addition to arrays
 _MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
@@ -372,8 +372,7 @@ class _Reader:
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")
         (stem, stems), (ending, endings) = (
-            (key, _ACTIVATIONS if (key, table.get(key)) == ("activation", "all") else self.enumeration(table, key))
-            for key in table.content
+            (key, _ACTIVATIONS if table.get(key) == "all" else self.enumeration(table, key)) for key in table.content
         )
         if len(stems) * len(endings) > _MOST_WORDS:
             count = len(stems) * len(endings)

@@ -13,7 +13,7 @@ namespace autotune_runtime {
 
 constexpr int MOST_STAGES = 16;     // of a plan, and as many entries and constants of a kernel
 constexpr int MOST_ARGUMENTS = 16;  // of a stage
-constexpr int MOST_MAPS = 5;        // tensor maps of a kernel
+constexpr int MOST_MAPS = 7;        // tensor maps of a kernel
 
 // What the expressions of a plan see of a device, and the limits of every launch there.
 struct Device {

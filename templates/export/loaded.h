@@ -201,6 +201,8 @@ private:
                 case Argument::map2: arguments[at] = maps.at(2); break;
                 case Argument::map3: arguments[at] = maps.at(3); break;
                 case Argument::map4: arguments[at] = maps.at(4); break;
+                case Argument::map5: arguments[at] = maps.at(5); break;
+                case Argument::map6: arguments[at] = maps.at(6); break;
                 default: arguments[at] = &addresses.at(argument);
             }
         }

@@ -260,7 +260,7 @@ def operator(library: str) -> tuple[dict[str, str], list[float]]:
     )
     sizes = (("k", 4), ("stride_w", 2), ("padding_w", 1), ("output_padding_w", 1), ("groups", 2))
     text = Call(paths["conv_transpose"], (*sizes, ("epilogue", "bias_add_relu")), torch_shapes=True).text
-    checks: dict[str, str] = torch.library.opcheck(CONVOLUTION.operator, (*tensors, None, text))
+    checks: dict[str, str] = torch.library.opcheck(CONVOLUTION.operator, (*tensors, None, None, None, text))
     return checks, [float((y - expected).abs().max() / expected.abs().max()) for y, expected in pairs]
 
 
