@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
@@ -204,14 +204,16 @@ def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, st
     ctx.parts = _parts_of(text)
 
 
-def _backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(
+    ctx: _Context, dy: Tensor, run: Callable[..., tuple[Tensor | None, Tensor | None]] = gradients_of
+) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         raise TrainingMode(f"{_NAMESPACE}: a tuned convolution has no second derivatives; do not use create_graph=True")
     x, stored = ctx.saved_tensors
     x_shape, w_shape = ctx.shapes
     dx = dw = db = None
     if x is not None or stored is not None:
-        dx, dw = gradients_of(dy, x_shape if x is None else x, w_shape if stored is None else stored, ctx.parts)
+        dx, dw = run(dy, x_shape if x is None else x, w_shape if stored is None else stored, ctx.parts)
     of_weight, of_bias = ctx.dtypes
     if ctx.needs_input_grad[3]:
         db = dy.sum([0, *range(2, dy.dim())], dtype=torch.float32).to(of_bias)
@@ -227,14 +229,51 @@ class _Trained(torch.autograd.Function):
         _save(ctx, (x, weight, stored, bias, parts), output)
         return output
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, dy)
+
+
+def _by_operator(
+    dy: Tensor, x: Tensor | torch.Size, stored: Tensor | torch.Size, parts: Parts
+) -> tuple[Tensor | None, Tensor | None]:
+    """`gradients_of` as one operator of a compiled graph. Inductor would store dy for each of two operators."""
+    images, filters = (each if isinstance(each, Tensor) else None for each in (x, stored))
+    shapes = (each.shape if isinstance(each, Tensor) else each for each in (x, stored))
+    dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text)
+    return None if filters is None else dx, None if images is None else dw
+
+
+def _gradients(
+    dy: Tensor, x: Tensor | None, stored: Tensor | None, x_shape: Sequence[int], w_shape: Sequence[int], parts: str
+) -> tuple[Tensor, Tensor]:
+    """The operator; an empty tensor in place of a gradient that is not wanted."""
+    made = gradients_of(dy, x_shape if x is None else x, w_shape if stored is None else stored, _parts_of(parts))
+    dx, dw = (dy.new_empty(0) if each is None else each for each in made)
+    return dx, dw
 
 
 _NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package
 _LIBRARY = torch.library.Library(_NAMESPACE, "FRAGMENT")
-_NAME = "trained_convolution"
-_LIBRARY.define(f"{_NAME}(Tensor x, Tensor weight, Tensor stored, Tensor? bias, str parts) -> Tensor")
-_LIBRARY.impl(_NAME, _operator, "CompositeExplicitAutograd")
-torch.library.register_fake(f"{_NAMESPACE}::{_NAME}", _operator, lib=_LIBRARY)
-torch.library.register_autograd(f"{_NAMESPACE}::{_NAME}", _backward, setup_context=_save, lib=_LIBRARY)
-TRAINED = getattr(getattr(torch.ops, _NAMESPACE), _NAME).default
+
+
+def _define(name: str, signature: str, run: Callable[..., object]) -> torch._ops.OpOverload:
+    """An operator of this copy of the package, which fake tensors run as well."""
+    _LIBRARY.define(name + signature)
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", run, lib=_LIBRARY)
+    return cast("torch._ops.OpOverload", getattr(getattr(torch.ops, _NAMESPACE), name).default)
+
+
+TRAINED = _define(
+    "trained_convolution", "(Tensor x, Tensor weight, Tensor stored, Tensor? bias, str parts) -> Tensor", _operator
+)
+_GRADIENTS = _define(
+    "trained_gradients",
+    "(Tensor dy, Tensor? x, Tensor? stored, SymInt[] x_shape, SymInt[] w_shape, str parts) -> (Tensor, Tensor)",
+    _gradients,
+)
+_backward_of_operator = functools.partial(_backward, run=_by_operator)
+torch.library.register_autograd(
+    f"{_NAMESPACE}::trained_convolution", _backward_of_operator, setup_context=_save, lib=_LIBRARY
+)
