@@ -24,6 +24,7 @@ from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, gradients_of, output_of, trained_convolution
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
+from .torch_training_norms import rewrite_norms
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
@@ -187,7 +188,7 @@ def train_graph(
             made.meta = dict(node.meta)
             node.replace_all_uses_with(made)
             graph.graph.erase_node(node)
-    graph.recompile()
+    rewrite_norms(graph)
     return report
 
 

@@ -5,8 +5,8 @@
 NETWORK is one of torchvision's (resnet50, convnext_tiny), channels-last, in BF16 or, with --autocast, in float32 under
 autocast. A step is forward, cross entropy, backward and a fused SGD with momentum. Contenders: eager PyTorch,
 `torch.compile`, the converted network, whose kernels are chosen without tuning from an empty cache in FOLDER, and the
-converted network compiled. Times are medians of interleaved rounds. With --losses STEPS, eager PyTorch and the
-converted network train on synthetic images of 10 classes, from the weights of five seeds. With --profile, the kernels
+converted network compiled by the backend "autotune". Times are medians of interleaved rounds. With --losses STEPS, all
+but `torch.compile` train on synthetic images of 10 classes, from the weights of five seeds. With --profile, the kernels
 of a step go to FOLDER. `--without CONTENDER` leaves one out. `--device cpu` tests the script: nothing is captured, and
 PyTorch computes everything.
 """
@@ -115,7 +115,7 @@ def main() -> None:
             text = profiled(steps[name])
             (arguments.folder / f"{arguments.network}-{name.replace(' ', '-')}-profile.txt").write_text(text)
     if arguments.losses:
-        compared = [name for name in ("eager", "converted") if name in trainings]
+        compared = [name for name in trainings if name != "torch.compile"]
         of_seeds: dict[str, list[list[float]]] = {name: [] for name in compared}
         found["losses"] = of_seeds
         for seed in range(SEEDS):
@@ -142,9 +142,15 @@ def contenders(arguments: argparse.Namespace) -> dict[str, Training]:
         (arguments.folder / f"{arguments.network}-report.txt").write_text(f"{report}\n")
         copies = ("converted", "converted, compiled")
         trained |= {name: copy.deepcopy(converted) for name in copies if name not in arguments.without}
-    compiled = functools.partial(torch.compile, backend="aot_eager" if arguments.device == "cpu" else "inductor")
+    rest = "aot_eager" if arguments.device == "cpu" else "inductor"
+    compilers = {
+        "torch.compile": functools.partial(torch.compile, backend=rest),
+        "converted, compiled": functools.partial(
+            torch.compile, backend="autotune", options={"training": True, "rest": rest}
+        ),
+    }
     return {
-        name: Training(own, compiled(own) if "compile" in name else own, x.clone(), autocast=arguments.autocast)
+        name: Training(own, compilers.get(name, nn.Identity())(own), x.clone(), autocast=arguments.autocast)
         for name, own in trained.items()
     }
 

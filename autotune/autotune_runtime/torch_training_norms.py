@@ -1,0 +1,194 @@
+"""Batch norms of a graph in training, as formulas of which Inductor makes kernels that read less.
+
+Of PyTorch's batch norm, ReLU and addition, each pass of Inductor's backward reads the ReLU's output for its mask, and
+all gradients that are added before it. Here the mask comes from the norm's input, which is read anyway. If there is a
+residual, the masked sum of the gradients is stored once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+_RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_")
+_ADDITIONS = (operator.add, torch.add, "add")
+_ADDITIONS_IN_PLACE = (operator.iadd, "add_")
+_TENSORS = ("input", "running_mean", "running_var", "weight", "bias")
+_ARGUMENTS = (*_TENSORS, "training", "momentum", "eps")
+
+
+def rewrite_norms(graph: fx.GraphModule) -> None:
+    """Replace batch norms in training of a graph that Dynamo captured; the graph is changed."""
+    for node in graph.graph.find_nodes(op="call_function", target=functional.batch_norm):
+        given = {"momentum": 0.1, "eps": 1e-5, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+        tensors = tuple(given.get(name) for name in _TENSORS)
+        if given.get("training") is not True or not all(isinstance(each, fx.Node) for each in tensors):
+            continue
+        replaced = [node]
+        residual = None
+        if (addition := _only_user(node)) is not None and (residual := _residual(addition, node)) is not None:
+            replaced.append(addition)
+        relu = _only_user(replaced[-1])
+        if relu is not None and relu.target in _RELUS:
+            replaced.append(relu)
+        else:
+            replaced, residual = [node], None
+        with graph.graph.inserting_before(replaced[-1]):
+            arguments = (*tensors, given["momentum"], given["eps"], residual, len(replaced) > 1)
+            made = graph.graph.call_function(normalized, arguments)
+        made.meta = dict(replaced[-1].meta)
+        replaced[-1].replace_all_uses_with(made)
+        for each in reversed(replaced):
+            graph.graph.erase_node(each)
+    _count_together(graph.graph)
+    graph.recompile()
+
+
+def _count_together(graph: fx.Graph) -> None:
+    """Let one kernel add to the counters of all batch norms."""
+    counts = [node for node in graph.find_nodes(op="call_method", target="add_") if _counts(node)]
+    if counts:
+        with graph.inserting_before(counts[0]):
+            graph.call_function(torch._foreach_add_, ([node.args[0] for node in counts], 1))
+    for node in counts:
+        graph.erase_node(node)
+
+
+def _counts(node: fx.Node) -> bool:
+    """Whether a node adds 1 to a counter that no other node reads."""
+    if len(node.args) != 2 or node.args[1] != 1 or node.kwargs or node.users:
+        return False
+    counter = node.args[0]
+    if not isinstance(counter, fx.Node) or counter.op != "placeholder" or len(counter.users) > 1:
+        return False
+    return node.meta["example_value"].dim() == 0
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    """The node that reads the output of another one, if no other does."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _residual(addition: fx.Node, node: fx.Node) -> fx.Node | None:
+    """What a node adds to the output of a batch norm: a tensor of its shape and dtype."""
+    if addition.target not in (*_ADDITIONS, *_ADDITIONS_IN_PLACE) or len(addition.args) != 2 or addition.kwargs:
+        return None
+    first, second = addition.args
+    other = second if first is node else first
+    if (
+        not isinstance(other, fx.Node)
+        or other is node
+        or (addition.target in _ADDITIONS_IN_PLACE and first is not node)
+    ):
+        return None
+    of, residual = (each.meta.get("example_value") for each in (node, other))
+    same = isinstance(residual, Tensor) and residual.shape == of.shape and residual.dtype == of.dtype
+    return other if same else None
+
+
+def normalized(
+    x: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    momentum: float,
+    eps: float,
+    residual: Tensor | None,
+    relu: bool,  # noqa: FBT001 - an argument of a graph's node
+) -> Tensor:
+    """A batch norm in training; with a residual, which is added to it, and a ReLU, if they are given."""
+    count = x.numel() // x.shape[1]
+    with torch.no_grad():
+        var, mean = torch.var_mean(_exact(x), _but_channels(x), correction=0)
+        running_mean.copy_(mean * momentum + running_mean * (1 - momentum))
+        running_var.copy_(var * (momentum * count / (count - 1)) + running_var * (1 - momentum))
+    y: Tensor = _Normalized.apply(x, residual, weight, bias, mean, torch.rsqrt(var + eps), relu)
+    return y
+
+
+class _Context(Protocol):
+    """The tensors that PyTorch keeps from a forward pass for its backward pass."""
+
+    saved_tensors: tuple[Tensor, ...]
+    relu: bool
+    adds: bool
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
+class _Normalized(torch.autograd.Function):
+    """`normalized` of given statistics, of which the gradient knows that they are those of x."""
+
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        inverse: Tensor,
+        relu: bool,  # noqa: FBT001 - PyTorch passes no names
+    ) -> Tensor:
+        scale = weight * inverse
+        shift = bias - mean * scale
+        y = _scaled(x, scale, shift)
+        if residual is not None:
+            y = y + residual
+        y = (torch.relu(y) if relu else y).to(x.dtype)
+        ctx.save_for_backward(x, y, weight, bias, mean, inverse, scale, shift)
+        ctx.relu, ctx.adds = relu, residual is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, weight, bias, mean, inverse, scale, shift = ctx.saved_tensors
+        count = x.numel() // x.shape[1]
+        if ctx.adds:
+            dy = _stored(torch.where(y > 0, dy, 0))
+        elif ctx.relu:
+            dy = torch.where(_scaled(x, _stored(scale), _stored(shift)) > 0, _stored(dy), 0)
+        wide = _exact(dy)
+        dbias = wide.sum(_but_channels(x))
+        dweight = (wide * (_exact(x) - _of_channels(mean, x))).sum(_but_channels(x)) * inverse
+        slope = scale * inverse * dweight / count
+        dx = wide * _of_channels(scale, x) - _scaled(x, _stored(slope), _stored(scale * dbias / count - slope * mean))
+        return (
+            dx.to(x.dtype),
+            dy if ctx.adds else None,
+            dweight.to(weight.dtype),
+            dbias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _exact(x: Tensor) -> Tensor:
+    """In float32; float64 stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _but_channels(x: Tensor) -> Sequence[int]:
+    """The axes over which a batch norm sums."""
+    return [0, *range(2, x.dim())]
+
+
+def _of_channels(each: Tensor, x: Tensor) -> Tensor:
+    """A number for each channel of x [N, C, ...]."""
+    return each.view(-1, *(1,) * (x.dim() - 2))
+
+
+def _scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return _exact(x) * _of_channels(scale, x) + _of_channels(shift, x)
+
+
+def _stored(each: Tensor) -> Tensor:
+    """The same tensor, which Inductor stores, as `as_strided` reads memory, and does not compute in each kernel."""
+    return each if 0 in each.stride() else each.as_strided(each.shape, each.stride())
