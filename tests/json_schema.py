@@ -14,7 +14,6 @@ from typing import Protocol, cast
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "best": ("best.BEST_COLUMNS",),
-    "best --nearest": ("best.NEAREST_COLUMNS",),
     "check": ("check._COLUMNS",),
     "compare": ("best.BEST_COLUMNS",),
     "devices": ("devices._DEVICE_COLUMNS",),
@@ -106,8 +105,6 @@ def keys(command: str) -> list[str]:
 def command_of(words: Sequence[str], first: Mapping[str, object]) -> str | None:
     """The schema for a command line, chosen by its words and first row; None if it has none."""
     name = next((word for word in words if word in COMMANDS), "")
-    if name == "best" and "--nearest" in words:
-        return "best --nearest"
     if name == "dispatch" and "--table" in words:
         table = words[words.index("--table") + 1]
         return name if table == "layers" else f"dispatch --table {table}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,38 +99,23 @@ NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
 """Layers with their studies."""
 
 
-def layers_of_file(what: str | None) -> NamedLayers:
-    """The layers that FILE.toml or FILE.toml.LAYER names; empty for other words. Read before a database is opened."""
-    return _layers_of_study(what, lambda name: name.endswith(".toml"))
+def named_layers(store: Store, what: str) -> NamedLayers:
+    """The layers that `what` names: of FILE.toml or FILE.toml.LAYER, of the database, or else of a shipped study.
 
-
-def named_layers(store: Store, what: str | None) -> NamedLayers:
-    """The layers that `what` names: layers of the database, or else of a shipped study."""
+    Raises StudyError for a study file that cannot be read or has no such layer.
+    """
     from autotune.analysis.networks import stored_study
 
-    known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
-    of_shipped = () if what in known else _layers_of_study(what, lambda name: name in study_names())
-    if of_shipped:
-        return of_shipped
-    rows = store.studies.layers(what)
-    studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
-    return [(studies[row.study], row.layer) for row in rows]
-
-
-def _layers_of_study(what: str | None, is_study: Callable[[str], bool]) -> NamedLayers:
-    """The layers of a study file that STUDY or STUDY.LAYER names; empty if there is no such file.
-
-    Raises StudyError if the file cannot be read or has no such layer.
-    """
-    if what is None:
-        return ()
     stem, _, layer = what.rpartition(".")
-    study = what if is_study(what) else stem
-    if not is_study(study):
-        return ()
-    loaded = load_study(find_study(study))
-    chosen = [one for one in loaded.layers if study == what or one.name == layer]
+    known = {name for row in store.studies.layers() for name in (row.name, row.layer.name, row.study)}
+    named = next((name for name in (what, stem) if name.endswith(".toml") or name in study_names()), None)
+    if named is None or (what in known and not named.endswith(".toml")):
+        rows = store.studies.layers(what)
+        studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
+        return [(studies[row.study], row.layer) for row in rows]
+    study = load_study(find_study(named))
+    chosen = [one for one in study.layers if named == what or one.name == layer]
     if not chosen:
-        names = ", ".join(one.name for one in loaded.layers)
-        raise StudyError(f"{what}: {loaded.name} has no layer {layer!r}; it has {names}")
-    return [(loaded, one) for one in chosen]
+        names = ", ".join(one.name for one in study.layers)
+        raise StudyError(f"{what}: {study.name} has no layer {layer!r}; it has {names}")
+    return [(study, one) for one in chosen]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import MappingProxyType
@@ -12,19 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
-from autotune.api.study_names import NamedLayers, layers_of_file, name_of, named_layers
+from autotune.api.study_names import name_of
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
 from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
-from autotune.errors import NoTemplate
 
 if TYPE_CHECKING:
     from autotune.analysis.networks import Network
     from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.devices.device import DeviceInfo
     from autotune.problem import Problem
     from autotune.store import LayerRow, Store
-    from autotune.tuning.initial_design import Predicted
 
 _NAMED = 3  # layers that a message lists
 
@@ -34,14 +30,12 @@ _NAMED = 3  # layers that a message lists
 @DATABASE
 @OF_DEVICE
 @ACCURACY
-@click.option("--nearest", is_flag=True, help="Show the config predicted to be fastest if there are no results.")
 @wide_format_options
 def best(
     what: str | None,
     db: str,
     device: str | None,
     accuracy: str | None,
-    nearest: bool,
     style: str | None,
 ) -> None:
     """Show the best kernel of each layer, device and class.
@@ -55,23 +49,14 @@ def best(
     With --device it shows only kernels for that device. `match` is `exact`, or `device class` for a kernel that was
     tuned on another device with the same compute capability and SM count. A layer without a kernel has a row with match
     `none`.
-
-    With --nearest, a layer without results has a row for each GPU with match `predicted`: the config that the cost
-    model predicts to be fastest, corrected by the most similar tuned layers, with its predicted time. `nearest` is the
-    most similar layer, if one is near enough. A search would evaluate this config first. The study need not
-    have been tuned.
     """
     from autotune.analysis.networks import networks
     from autotune.analysis.rooflines import best_per_class, with_roofline
     from autotune.store import Store
 
-    name, of_file = (None, layers_of_file(what)) if nearest else (name_of(what), ())
+    name = name_of(what)
     with Store(db, create=False) as store:
         info = one_device(store, device)
-        if nearest:
-            asked = of_file or named_layers(store, what)
-            show_best(list(_kernels_or_predictions(store, asked, info, accuracy)), NEAREST_COLUMNS, style)
-            return
         kernels = [with_roofline(store, row) for row in best_per_class(store.best.list(name, info, accuracy=accuracy))]
         network_tables = networks(store, name, kernels) if name else []
         if network_tables and style is None:
@@ -128,51 +113,6 @@ def _unanswered(store: Store, what: str | None, kernels: Sequence[BestWithRoofli
     return list(lacking.values())
 
 
-def _kernels_or_predictions(
-    store: Store, layers: NamedLayers, info: DeviceInfo | None, accuracy: str | None
-) -> Iterator[BestWithRoofline | Cells]:
-    """The best kernels of each layer, else for each GPU the config that is predicted to be fastest."""
-    from autotune.analysis.rooflines import best_per_class, with_roofline
-    from autotune.family.template_files import load_templates
-    from autotune.tuning.initial_design import predict
-
-    kernels = [best_per_class(store.best.list(layer.problem, info, accuracy=accuracy)) for _, layer in layers]
-    untuned = {layer.problem.operation.name for (_, layer), own in zip(layers, kernels, strict=True) if not own}
-    templates = load_templates(of=untuned)
-    devices = [each for each in ([info] if info else store.devices.list()) if each.can.gpu]
-    for (study, layer), own in zip(layers, kernels, strict=True):
-        name = f"{study.name}.{layer.name}"
-        if own:
-            yield from (with_roofline(store, replace(row, study=study.name, layer=layer)) for row in own)
-            continue
-        of = replace(study, accuracy=accuracy or study.accuracy)
-        tuned = store.top_trials.list(None, kinds=("cuda",), accuracies=of.informative(layer.problem))
-        found = 0
-        for device in devices:
-            with suppress(NoTemplate):
-                predicted = predict(of, layer, templates, device, tuned, store.rates.best(device))
-                found += 1
-                yield _predicted_cells(name, predicted)
-        if not found:
-            yield no_kernel(name, layer.problem)
-
-
-def _predicted_cells(name: str, predicted: Predicted) -> Cells:
-    """The cells of a config that was never timed on the layer. Cells that need a run are empty."""
-    nearest, distance = predicted.near[0] if predicted.near else (None, None)
-    return {
-        **no_kernel(name, predicted.layer.problem),
-        "match": "predicted",
-        "predicted_us": predicted.predicted_us,
-        "nearest": nearest,
-        "distance": distance,
-        "device": predicted.bound.device.name,
-        "accuracy": predicted.accuracy,
-        "template": predicted.config.template,
-        "config": predicted.config,
-    }
-
-
 def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> bool:
     """Print the accuracy classes of the kernels that there are if layers have none of the given class.
 
@@ -215,7 +155,6 @@ BEST_COLUMNS = (
     *key_columns("error_over_bound", "decided_by", "measurement_mode", "driver", "toolkit", "date", hidden=True),
     *key_columns("source_hash", "origin", hidden=True),
 )
-NEAREST_COLUMNS = (*BEST_COLUMNS[:3], *key_columns("predicted_us", "nearest", "distance"), *BEST_COLUMNS[3:])
 NETWORK_COLUMNS = key_columns(
     *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
     hidden=True,

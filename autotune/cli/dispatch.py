@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.api.answers import dispatcher_of, latest_dispatchers
-from autotune.api.study_names import layers_of_file, named_layers
+from autotune.api.study_names import name_of, named_layers
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.output import on_terminal
@@ -265,10 +265,10 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
     """
     from autotune.store import Store
 
-    of_file = layers_of_file(what)
+    name_of(what)  # raises for an invalid study file before a database is looked for
     with Store(db, create=False) as store:
         info = one_device(store, device)
-        layers = of_file or named_layers(store, what)
+        layers = named_layers(store, what)
         made_of = latest_dispatchers(store, [layer for _, layer in layers], None if info is None else [info])
         dispatchers = [(made, dispatcher_of(store, made)) for made in made_of]
     show(

@@ -55,13 +55,6 @@ class Predicted:
     config: Config
     predicted_us: float | None
     """None on a device that the cost model does not cover: the config is then a family's default"""
-    near: tuple[tuple[str, float], ...]
-    """`study.layer on DEVICE` of the tuned layers that corrected the prediction, with their distance, nearest first"""
-
-    @property
-    def accuracy(self) -> str:
-        """The config's accuracy class."""
-        return self.bound.bind(self.bound.template.accuracy).word(self.bound.names(self.config))
 
 
 def predict(
@@ -81,7 +74,7 @@ def predict(
     proposal = design.proposal() if design is not None else None
     if design is None or proposal is None:
         space, config = next((space, space.default) for space in spaces if space.default)
-        return Predicted(layer, space.bound, config, None, ())
+        return Predicted(layer, space.bound, config, None)
     log_us, config = proposal
     bound = next(space.bound for space in spaces if space.template == config.template)
-    return Predicted(layer, bound, config, math.exp(log_us), design.layers)
+    return Predicted(layer, bound, config, math.exp(log_us))

@@ -340,7 +340,6 @@ def test_nothing_to_compare_leaves_nothing(autotune: Command, folder: Path, fill
     [
         ("dispatch", "--explain"),
         ("best",),
-        ("best", "--nearest"),
         ("trials",),
         ("why",),
         ("history",),

@@ -34,7 +34,7 @@ def test_every_command_with_json_is_in_it_and_its_kinds_are_told() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *("best lenet-k5", "best fp16 --nearest", "trials lenet-k5.conv1 --limit 30", "show lenet-k5.conv1 3"),
+        *("best lenet-k5", "trials lenet-k5.conv1 --limit 30", "show lenet-k5.conv1 3"),
         *("why lenet-k5.conv1", "history lenet-k5", "diff lenet-k5 lenet-k7", "importance lenet-k5.conv1"),
         *("ladder reports/003 --stored",),
     ],

@@ -27,7 +27,6 @@ NULL = ("--family-dir", "families", "--device", "null")
 READING: tuple[tuple[str, ...], ...] = (
     ("best",),
     ("best", "lenet", "--device", "H200"),
-    ("best", "lenet", "--nearest"),
     ("trials",),
     ("trials", "lenet", "--all"),
     ("show", "lenet.conv1", "0"),
