@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from autotune.api.device_names import cache_folder, evaluator_of
+from autotune.api.device_names import Say, Warn, cache_folder, evaluator_of
+from autotune.api.interrupts import orderly_interrupts
 from autotune.atomic_write import open_lock
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_machine import usable_cores
@@ -24,24 +24,25 @@ from autotune.study import Study
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.trial_log import Progress
 
+Stopping = AbstractContextManager[Callable[[], bool]]
+"""Yields a function that tells whether Ctrl-C asked for the end."""
 
-class Caller(Protocol):
-    """The command or function that starts a run. The run reports to it, and asks it whether to stop."""
 
-    def device(self, info: DeviceInfo, name: str, why: str) -> None:
-        """A device was opened, under this name and for this reason."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What the command or function that starts a run is told, and how it is stopped."""
 
-    def warn(self, message: str) -> None:
-        """Other programs use the device, which makes its times unreliable."""
-
-    def wait(self, study: str, store: Store, *, interrupted: bool) -> None:
-        """Another process measures the study into this database; called again and again. Raises to give up."""
-
-    def interrupts(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Yields a function that tells whether Ctrl-C asked for the end."""
-
-    def observer(self) -> AbstractContextManager[Callable[[Progress], None]]:
-        """Yields a function that is called with the progress."""
+    wait: Callable[[Store, bool], None]
+    """called again and again while another process measures the study into this database, and whether Ctrl-C was
+    pressed; raises to give up
+    """
+    observer: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
+    """yields a function that is called with the progress"""
+    device: Say = lambda *_: None
+    """called with the opened device, its name and the reason"""
+    warn: Warn = lambda _: None
+    """called if other programs use the device, which makes its times unreliable"""
+    interrupts: Callable[[], Stopping] = orderly_interrupts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,7 @@ def open_run(
         with (
             Store(db) as store,
             caller.interrupts() as stopping,
-            acquire_study_lock(
-                store, study, evaluator.info, lambda: caller.wait(study.name, store, interrupted=stopping())
-            ),
+            acquire_study_lock(store, study, evaluator.info, lambda: caller.wait(store, stopping())),
             caller.observer() as observe,
         ):
             yield OpenRun(evaluator, store, stopping, observe)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.interrupts import orderly_interrupts
-from autotune.api.run import OpenRun, check_baselines, open_run
+from autotune.api.run import Caller, OpenRun, check_baselines, open_run
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.api.terms import in_arguments
 from autotune.devices.device import DeviceInfo
@@ -87,50 +86,25 @@ def tune(
     )
     written(plan.study)  # raises for an invalid override
 
-    caller = _Python(on_trial, stopping)
+    def wait(store: Store, interrupted: bool) -> None:  # noqa: FBT001 - as Caller.wait
+        if interrupted:
+            raise KeyboardInterrupt
+        if stopping():
+            raise StoreError(f"{store.path}: another process tunes {plan.study.name} into it; stopped waiting")
+
+    def observe(progress: Progress) -> None:
+        if on_trial is not None and progress.trial is not None:
+            on_trial(progress.trial, progress)
+
+    messages: list[str] = []  # of warnings, until the run is open
+    caller = Caller(wait, lambda: nullcontext(observe), warn=messages.append)
     with open_run(plan.study, device, jobs, db, caller, check=partial(check_baselines, plan.finals)) as run:
-        for message in caller.warnings:
+        for message in messages:
             warnings.warn(message, stacklevel=3)
         result = tune_layers(plan, replace(run, stopping=lambda: run.stopping() or stopping()))
         if run.stopping():
             raise KeyboardInterrupt
     return result
-
-
-@dataclass(slots=True)
-class _Python:
-    """The caller of a run that Python code asks for."""
-
-    on_trial: OnTrial | None
-    stopping: Callable[[], bool]
-    warnings: list[str] = field(default_factory=list)
-
-    def device(self, info: DeviceInfo, name: str, why: str) -> None:
-        """The result names the device."""
-
-    def warn(self, message: str) -> None:
-        """Keep a warning until the run is open."""
-        self.warnings.append(message)
-
-    def wait(self, study: str, store: Store, *, interrupted: bool) -> None:
-        """Wait silently. Raises KeyboardInterrupt after Ctrl-C, StoreError if `stopping` returns true."""
-        if interrupted:
-            raise KeyboardInterrupt
-        if self.stopping():
-            raise StoreError(f"{store.path}: another process tunes {study} into it; stopped waiting")
-
-    def interrupts(self) -> AbstractContextManager[Callable[[], bool]]:
-        """The first Ctrl-C asks for an orderly end."""
-        return orderly_interrupts()
-
-    def observer(self) -> AbstractContextManager[Callable[[Progress], None]]:
-        """Call `on_trial` after every trial."""
-
-        def observe(progress: Progress) -> None:
-            if self.on_trial is not None and progress.trial is not None:
-                self.on_trial(progress.trial, progress)
-
-        return nullcontext(observe)
 
 
 def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResult:

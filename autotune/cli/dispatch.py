@@ -14,7 +14,7 @@ from autotune.api.study_names import name_of, named_layers
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.output import on_terminal
-from autotune.cli.run import CommandLine, end_interrupted
+from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cells, Column, Items, attributes, field_columns, key_columns
 from autotune.devices.device import DeviceInfo
@@ -154,7 +154,7 @@ def dispatch(
             raise StudyError(f"{out}: is the study itself; give another --out")
     plan = plan_run(study, db, directories)
     template = load_dispatch_template()
-    with open_run(plan.study, device, jobs, db, CommandLine(), on_results=True) as opened:
+    with open_run(plan.study, device, jobs, db, command_line(plan.study.name), on_results=True) as opened:
         run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
         built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
         interrupted = opened.stopping()

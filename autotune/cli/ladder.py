@@ -13,7 +13,7 @@ from autotune.api.device_names import evaluator_of
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on, writable
 from autotune.cli.profile import counter_columns, profile_kernels, require_profiler
-from autotune.cli.run import CommandLine, end_interrupted
+from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Column, Shares, attributes
 from autotune.compilation.toolchain import find_ncu
@@ -131,9 +131,8 @@ def ladder(
         techniques = tuple(replace(one, trials=None) for one in plan.study.techniques)
         plan = replace(plan, study=replace(plan.study, techniques=techniques))
     ncu = find_ncu() if profile else None  # before anything is tuned
-    with open_run(
-        plan.study, device, jobs, db, CommandLine(), check=require_profiler if profile else lambda _: None
-    ) as run:
+    check = require_profiler if profile else lambda _: None
+    with open_run(plan.study, device, jobs, db, command_line(plan.study.name), check=check) as run:
         steps = climb(
             *(plan.study, plan.families, run.evaluator, run.store),
             layers=plan.layers,

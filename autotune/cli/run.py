@@ -15,46 +15,30 @@ from autotune.api.device_names import evaluator_of
 from autotune.api.interrupts import orderly_interrupts
 from autotune.cli.options import say_device
 from autotune.cli.progress import observer
-from autotune.devices.device import DeviceInfo
 from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 if TYPE_CHECKING:
+    from autotune.api.run import Caller
     from autotune.store import Store
-    from autotune.tuning.trial_log import Progress
 
 
-class CommandLine:
+def command_line(study: str) -> Caller:
     """The caller of a run that a command asks for: it prints on standard error."""
+    from autotune.api.run import Caller
 
-    def __init__(self) -> None:
-        self._waiting = False
+    waiting: list[str] = []
 
-    def device(self, info: DeviceInfo, name: str, why: str) -> None:
-        """Print which device was taken and why."""
-        say_device(info, name, why)
-
-    def warn(self, message: str) -> None:
-        """Print that other programs use the device."""
-        click.echo(message, err=True)
-
-    def wait(self, study: str, store: Store, *, interrupted: bool) -> None:
-        """Print once that another process tunes the study; end after Ctrl-C."""
+    def wait(store: Store, interrupted: bool) -> None:
         if interrupted:
             end_interrupted(f"stopped waiting for the process that tunes {study} into {store.path}")
-        if not self._waiting:
-            self._waiting = True
-            click.echo(f"{study}: another process is tuning it into {store.path}; waiting for it to end", err=True)
+        if not waiting:
+            waiting.append(f"{study}: another process is tuning it into {store.path}; waiting for it to end")
+            _say(waiting[0])
 
-    def interrupts(self) -> AbstractContextManager[Callable[[], bool]]:
-        """The first Ctrl-C asks for an orderly end."""
-        return stopping_on_interrupt()
-
-    def observer(self) -> AbstractContextManager[Callable[[Progress], None]]:
-        """Show a bar or lines."""
-        return observer()
+    return Caller(wait, observer, say_device, _say, stopping_on_interrupt)
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
@@ -62,7 +46,11 @@ def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES
 
     Prints which device was taken and why, and a warning if other programs use it.
     """
-    return evaluator_of(name, jobs, deadlines, say=say_device, warn=lambda message: click.echo(message, err=True))
+    return evaluator_of(name, jobs, deadlines, say=say_device, warn=_say)
+
+
+def _say(message: str) -> None:
+    click.echo(message, err=True)
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:

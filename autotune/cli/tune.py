@@ -24,7 +24,7 @@ from autotune.cli.options import (
     Number,
     run_on,
 )
-from autotune.cli.run import CommandLine, end_interrupted
+from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.summary import left, show_end_to_end, summary
 from autotune.cli.tables import format_options
 from autotune.devices.device import BASELINES
@@ -199,7 +199,7 @@ def tune_and_show(
     study = plan.study
     check = partial(check_baselines, plan.finals)
     with open_run(
-        study, device, jobs, db, CommandLine(), on_results=only_unsupported or not search, check=check
+        study, device, jobs, db, command_line(study.name), on_results=only_unsupported or not search, check=check
     ) as run:
         evaluator, store, info = run.evaluator, run.store, run.evaluator.info
         if only_unsupported:
