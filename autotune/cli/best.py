@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
-from autotune.api.study_names import name_of
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
 from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
@@ -52,6 +51,7 @@ def best(
     """
     from autotune.analysis.networks import networks
     from autotune.analysis.rooflines import best_per_class, with_roofline
+    from autotune.api.study_names import name_of
     from autotune.store import Store
 
     name = name_of(what)

@@ -16,18 +16,16 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from autotune.analysis.trial_columns import layer_name
-from autotune.api.answers import device_named, devices_asked
-from autotune.api.study_names import matches
 from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database
 from autotune.columns import Cells
-from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError
 from autotune.resources import RECORDED, check_writable_results
 from autotune.toml_table import did_you_mean, is_whole
 from autotune.trial import ACCURACY_CLASSES
 
 if TYPE_CHECKING:
+    from autotune.devices.device import DeviceInfo
     from autotune.store import Store
 
 
@@ -210,6 +208,9 @@ class FilterOptions:
 
     def of(self, store: Store) -> Callable[[Cells], bool]:
         """Whether a row of trials or events is included. Raises DeviceError for a device that the database lacks."""
+        from autotune.api.answers import devices_asked
+        from autotune.api.study_names import matches
+
         asked = devices_asked(store, self.device, say=say_device)
         devices = None if asked is None else {info.name for info in asked}
         return lambda row: (
@@ -253,6 +254,8 @@ def filter_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def one_device(store: Store, device: str | None) -> DeviceInfo | None:
     """The device, here or recorded, that an answer is for; None: any. Raises DeviceError unless one has this name."""
+    from autotune.api.answers import device_named
+
     return None if device is None else device_named(store, device, say=say_device)
 
 

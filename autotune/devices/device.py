@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from autotune.compilation.compile import Binary
 from autotune.devices.tensor_map import BoundTensorMap
-from autotune.problem import Problem
 from autotune.trial import Launching
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+    from autotune.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
