@@ -100,7 +100,9 @@ FIGURES = (
     # cuDNN's benchmark mode takes up to 12 s for a layer in float32.
     *(tuned(f"kernelbench-{name}", 10, pages="experiments.md", budget_s=200) for name in ("fp32-class", "fp32")),
     tuned("kernelbench-level2-tf32", 6, pages="experiments.md", budget_s=200),
-    Figure("kernelbench-chains", "results.md", 50, ("tests.benchmarks.kernelbench {folder}",)),
+    tuned("kernelbench-tf32-nchw", 2, pages="experiments.md", rival=None, budget_s=60),
+    tuned("depthwise-gradients-bf16", 3, pages="experiments.md", budget_s=28),
+    Figure("kernelbench-chains", "results.md", 10, ("tests.benchmarks.kernelbench {folder}",)),
     tuned("upsampling-fp16", 3, pages="experiments.md"),
     *(tuned(f"conv-{name}", 2, pages="experiments.md", budget_s=60) for name in ("fp16", "tf32", "depthwise")),
     tuned("norms-bf16", 1, pages="experiments.md", rival=None, budget_s=40),
@@ -119,6 +121,7 @@ FIGURES = (
     *(untuned(name, n=64) for name in ("convnext_tiny", "efficientnet_b0")),
     *(untuned(name, n=32) for name in ("regnet_y_1_6gf", "vit_b_16")),
     untuned("unet", n=4),
+    Figure("resnet50-training", "pytorch.md", 4, ("tests.benchmarks.training {folder} resnet50",)),
 )
 
 
