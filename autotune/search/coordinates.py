@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from optuna.distributions import (
@@ -99,6 +99,8 @@ class Axes:
     """Several parameters side by side: the metric of their coordinates [points, parameters]."""
 
     axes: tuple[Axis, ...]
+    _latest: dict[tuple[bytes, bytes], Points] = field(default_factory=dict, compare=False, repr=False)
+    """the distances computed last, because processes of the same points differ only in their weights"""
 
     @classmethod
     def of(cls, distributions: Iterable[BaseDistribution]) -> Axes:
@@ -117,8 +119,7 @@ class Axes:
 
     def sample(self, points: Points) -> _Sample:
         """Some points, with their distances in each parameter."""
-        columns = zip(self.axes, points.T, strict=True)
-        apart = np.array([_distance(axis, column, column, NOTHING_IN_COMMON) for axis, column in columns])
+        apart = self._distances(points, points)
         numbers = np.array([[[not axis.choices]] for axis in self.axes], np.float32)
         return _Sample(apart.astype(np.float32), numbers)
 
@@ -133,6 +134,16 @@ class Axes:
             apart += _distance(axis, left[:, place], right[:, place], 1.0)
         return apart
 
+    def _distances(self, left: Points, right: Points) -> Points:
+        """Distances of any two points in each parameter [parameters, len(left), len(right)]."""
+        key = left.tobytes(), right.tobytes()
+        if key not in self._latest:
+            columns = zip(self.axes, left.T, right.T, strict=True)
+            found = np.array([_distance(axis, each, other, NOTHING_IN_COMMON) for axis, each, other in columns])
+            self._latest.clear()
+            self._latest[key] = found
+        return self._latest[key]
+
 
 @dataclass(frozen=True, slots=True)
 class Paired:
@@ -146,10 +157,10 @@ class Paired:
         """Covariances of the observed points with some others."""
         asked: Points = points.astype(np.float32) if self.points.dtype == np.float32 else points
         product: Points = np.ones((len(self.points), len(asked)), dtype=self.points.dtype)
+        apart = self.axes._distances(self.points, asked)
         for place, axis in enumerate(self.axes.axes):  # in place: most of a proposal's time is spent here
             weight = float(self.weights[place])
-            distance = _distance(axis, self.points[:, place], asked[:, place], NOTHING_IN_COMMON)
-            distance *= -weight if axis.choices else -ROOT_3 * weight
+            distance: Points = apart[place] * apart.dtype.type(-weight if axis.choices else -ROOT_3 * weight)
             similarity = np.exp(distance)
             if not axis.choices:
                 similarity *= np.subtract(1, distance, out=distance)
