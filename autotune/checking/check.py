@@ -298,19 +298,20 @@ class FamilyCheck:
             if large.config is None or on is None:
                 continue
             if on.info.can.cpu:
-                yield self._some_blocks(large.bound, large.config, on)
+                yield from self._some_blocks(large.bound, large.config, on)
             else:
                 yield from self._one(large.bound, large.config)
 
-    def _some_blocks(self, bound: BoundTemplate, config: Config, on: Evaluator) -> CheckRow:
+    def _some_blocks(self, bound: BoundTemplate, config: Config, on: Evaluator) -> Iterator[CheckRow]:
         source = render(bound, config)
         row = CheckRow(source, (source.problem.runtime_sizes,), Outcome.CORRECT, "", "", None, (), HOST_CHECK)
         try:
             checker_of(on).run_some_blocks(source, on.compile(source).result())
         except Rejected as rejected:
             message = with_source_lines(rejected.message, bound.template, source, self._evaluator.info)
-            return replace(row, outcome=rejected.outcome, reason=rejected.reason, message=message)
-        return row
+            row = replace(row, outcome=rejected.outcome, reason=rejected.reason, message=message)
+        if row.outcome != Outcome.TIMEOUT:  # a loop over a run-time size takes long
+            yield row
 
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
         """Verify a config as no case: at its problem's run-time size, unless a `first` one shows that it takes long."""

@@ -79,13 +79,14 @@ def _random(problem: Problem, random: np.random.Generator) -> list[int]:
 class OtherProblems:
     """Variants of the problems of cases: with other remainders, and with each size at a large value.
 
-    `small` are the problems of the check. The cheapest ones get a large size: it takes many columns until each
-    warp of a large block has some.
+    `small` are the problems of the check. Cheap ones get a large size: it takes many columns until each warp of a large
+    block has some. Problems with few sizes of 1 come first: an array of one row makes all terms of a sum equal.
     """
 
     def __init__(self, declared: Operation, small: Sequence[BoundTemplate], seed: int) -> None:
         self._declared = declared
-        self._small = sorted(small, key=lambda bound: bound.problem.flops)[:_TRIES]
+        cheap = sorted(small, key=lambda bound: bound.problem.flops)[: 2 * _TRIES]
+        self._small = sorted(cheap, key=lambda bound: _ones(bound.problem))
         self._rng = np.random.default_rng(seed)
         each = dict.fromkeys(axis for bound in self._small for axis in axes(bound.problem))
         self._large = [(axis, values) for values in (_LARGE, _WIDE) for axis in each]
@@ -148,6 +149,10 @@ class OtherProblems:
                 return None
             return (other, config) if other.allows(config) else None
         return None
+
+
+def _ones(problem: Problem) -> int:
+    return sum(problem.values[axis] == 1 for axis in axes(problem))
 
 
 def axes(problem: Problem) -> tuple[str, ...]:

@@ -6,20 +6,20 @@ offsets that overflow, and memory that lies outside the arrays.
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 
 from autotune.compilation.compile import Binary
 from autotune.devices.device import Device, Variation
-from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.launcher import LoadedKernel, Tensors
-from autotune.trial import Outcome
 
 _BLOCKS = 32  # of each launch: the first, the last and some between
+_MOST_ELEMENTS = 4096  # of the largest array, for each thread of a launch
 
 
 def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> None:
-    """Raises Rejected('runtime', ...), unless the kernel merely takes long: a block may do the work of many."""
+    """Leaves out launches whose threads do the work of many. Raises Rejected('runtime' | 'timeout', ...)."""
     with device.varied(Variation(some_blocks=_BLOCKS)), ExitStack() as owned:
         module = device.load(binary)
         owned.callback(module.unload)
@@ -32,11 +32,9 @@ def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> Non
         arrays = {array.name: allocated(array.size_bytes) for array in source.problem.arrays}
         tensors = Tensors(arrays, allocated(source.packed_w_bytes), allocated(source.workspace_bytes))
         kernel = LoadedKernel(device, module, source)
-        try:
-            kernel.prepare(tensors)
-            for launch in kernel.forward(tensors):
+        kernel.prepare(tensors)
+        largest = max(array.elements for array in source.problem.arrays)
+        for launch in kernel.forward(tensors):
+            if largest <= _MOST_ELEMENTS * math.prod((*launch.grid, *launch.block)):
                 kernel.run((launch,))
                 device.synchronize()
-        except Rejected as rejected:
-            if rejected.outcome != Outcome.TIMEOUT:
-                raise

@@ -42,6 +42,7 @@ _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
 _RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
 _MOST_LAYERS = 256  # latest layers whose data a worker may have
 _LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
+_SOME_BLOCKS_S = 20.0  # deadline for some blocks of a kernel, which take far less
 _MADE_PER_S = 1e6  # FLOPs and bytes per second of a reference in C++ under sanitizers
 AT_HAND = 2  # kernels sent to a worker at once: one runs, and the next one starts when it ends
 
@@ -211,7 +212,7 @@ class DeviceWorker:
     def run_some_blocks(self, request: SomeBlocksRequest) -> None:
         """Run some blocks of a kernel. Raises Rejected with the kernel's outcome."""
         self._ready(None)
-        self._settled(request.source, lambda: self._ask(request, self._deadlines.evaluate_s))
+        self._settled(request.source, lambda: self._ask(request, _SOME_BLOCKS_S))
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
         """The answer about a kernel that may break its worker. Raises Rejected with the kernel's outcome."""
