@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,10 +52,16 @@ class Architectures:
         self._nvcc, self._each = nvcc, each
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="nvcc")
         self._turn = 0
+        self._longest_s = 0.0
+        """that a compilation took"""
         self.all = toolkit_architectures(nvcc)
 
-    def submit(self, bound: BoundTemplate, source: KernelSource) -> list[Future[ArchResult]]:
-        """Start compiling a config for all architectures that admit it, or for the next one."""
+    def submit(self, bound: BoundTemplate, source: KernelSource, left_s: float) -> list[Future[ArchResult]]:
+        """Start compiling a config for all architectures that admit it, or for the next one; none that would probably
+        take longer than there is time left.
+        """
+        if self._longest_s > left_s:
+            return []
         archs = self.all if self._each else self.all[self._turn :] + self.all[: self._turn]
         return [self._threads.submit(self._compile, own) for own in self._admitted(bound, source, archs)]
 
@@ -75,12 +82,13 @@ class Architectures:
                 return
 
     def _compile(self, own: tuple[int, KernelSource]) -> ArchResult:
-        arch, source = own
+        (arch, source), message, began = own, "", time.monotonic()
         try:
             compile_cubin(source.program, arch, self._nvcc)
         except Rejected as rejected:
-            return ArchResult(arch, source, rejected.message)
-        return ArchResult(arch, source, "")
+            message = rejected.message
+        self._longest_s = max(self._longest_s, time.monotonic() - began)
+        return ArchResult(arch, source, message)
 
     def close(self) -> None:
         """Cancel compilations that have not started, and wait for the others."""

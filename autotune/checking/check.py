@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 from autotune.checking.architectures import Architectures, ArchResult
@@ -74,12 +74,13 @@ _VARIANTS = 4  # problems of other sizes after each case
 _QUICK_S = 3.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
+_DAY_S = 86400.0
 _LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
 
-def _no_limit() -> bool:
-    return False
+def _no_limit() -> float:
+    return math.inf
 
 
 def checker_of(evaluator: Evaluator) -> Checker:
@@ -113,6 +114,7 @@ class FamilyCheck:
         self._sanitizing = sanitizing
         self._wait = 1
         """cases until one is for the sanitizers; the first is not, since its outcome comes sooner without them"""
+        self._left: Callable[[], float] = _no_limit
         self._seconds = {False: 0.0, True: 0.0}
         """that verification took, without sanitizers and with them"""
         self._architectures = architectures
@@ -131,40 +133,53 @@ class FamilyCheck:
         self.blocks: dict[tuple[str, int], int] = {}
         """kernel and axis of its grid to the most blocks that it was right with"""
 
-    def rows(self, *, most: int | None = None, ended: Callable[[], bool] = _no_limit) -> Iterator[CheckRow]:
-        """Verify case after case until none adds a pair, there were `most`, or time has `ended`; one in any case."""
+    def rows(self, *, most: int | None = None, left: Callable[[], float] = _no_limit) -> Iterator[CheckRow]:
+        """Verify case after case until none adds a pair, there were `most`, or no seconds are left; one in any case."""
+        self._left = left
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
         begun = 0
         ahead = max(1, self._evaluator.ahead - _SPARE)  # a compilation that has begun when the time ends is wasted
         try:
             while True:
-                while len(under_way) < ahead and begun != most and (begun == 0 or not ended()):
+                while len(under_way) < ahead and begun != most and (begun == 0 or left() > 0):
                     case = next(cases, None)
                     if case is None:
                         break
                     under_way.append(self._start(case))
                     begun += 1
-                if not under_way or (ended() and begun > len(under_way)):
+                if not under_way:
                     break
                 started = under_way.popleft()
+                if begun > len(under_way) + 1 and not self._is_compiled(started):
+                    break
                 yield from self._finish(started)
                 quick = sum(self._seconds.values()) <= _QUICK_S * (started.case.number + 1)
                 for _ in range(_VARIANTS):
-                    if most is None and quick and not ended():
+                    if most is None and quick and left() > 0:
                         yield from self._other_sizes(started.case)
-                while most is None and self._on_cpu and not ended():
+                while most is None and self._on_cpu and left() > 0:
                     bound, config = self._on_cpu.popleft()
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
-                if most is None and self._evaluator.info.can.cpu and not self.large_run and not ended():
+                if most is None and self._evaluator.info.can.cpu and not self.large_run and left() > 0:
                     yield from self._large()
-            if not self.large_run and not ended():
+            if not self.large_run and left() > 0:
                 yield from self._large()
         finally:
             for started in under_way:
                 started.binary.cancel()
                 for arch in started.archs:
                     arch.cancel()
+
+    def _is_compiled(self, started: _Started) -> bool:
+        """Wait for a case's kernel for the time that is left."""
+        wait([started.binary], timeout=min(max(0.0, self._left()), _DAY_S))
+        if not started.binary.done() or self._left() <= 0:
+            started.binary.cancel()
+            for arch in started.archs:
+                arch.cancel()
+            return False
+        return True
 
     def _start(self, case: Case) -> _Started:
         bound = case.subject.bound
@@ -192,7 +207,7 @@ class FamilyCheck:
         for sources in (others, once):
             sources.sort(key=lambda other: _units(other.problem))
         on.expect(source.problem)
-        archs = self._architectures.submit(bound, source) if self._architectures else []
+        archs = self._architectures.submit(bound, source, self._left()) if self._architectures else []
         return _Started(case, (source, *others), tuple(once), on.compile(source), tuple(archs), on)
 
     def _device(self, on: Evaluator) -> str:
@@ -217,6 +232,10 @@ class FamilyCheck:
             self.plan.covering.cover(case.factors)
             yield row
         for arch in started.archs:
+            wait([arch], timeout=min(max(0.0, self._left()), _DAY_S))
+            if not arch.done():
+                arch.cancel()
+                continue
             result = arch.result()
             self.compiled[result.arch] += 1
             if result.message:
@@ -245,8 +264,8 @@ class FamilyCheck:
             binary = compiling.result()
             took = self._stopwatch(on)
             for number, source in enumerate((*sources, *once)):
-                is_further = bool(factors) and number >= len(sources)
-                if per_size * _units(source.problem) > (_ONCE_S if is_further else _LONG_S):
+                most_s = _ONCE_S if factors and number >= len(sources) else _LONG_S
+                if errors and per_size * _units(source.problem) > min(most_s, self._left()):
                     continue
                 run.append(source.problem.runtime_sizes)
                 run_took = self._stopwatch(on)

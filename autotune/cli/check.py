@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import Counter
@@ -118,7 +119,7 @@ def check(
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
         checked = evaluator if device == HOST_CHECK else None
         checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: checked)
-        found = checking.rows(most=configs, ended=lambda: not full and took.seconds > _SHARE * seconds)
+        found = checking.rows(most=configs, left=lambda: math.inf if full else _SHARE * seconds - took.seconds)
         rows = _counted(family.name, found, most=configs, seconds=None if full else seconds)
     finally:
         for opened in (evaluator, architectures, sanitizing):
