@@ -97,7 +97,9 @@ def large_for_a_cpu(
     """The fastest of these on a CPU with arrays of more elements than a float counts, and with more units of the
     run-time size than 16 bits hold; nothing if all take long.
     """
-    beyond_24_bits = _soonest(tried, device, 0, lambda problem: _size(problem, _CPU_BEYOND))
+    most_arrays = max((len(bound.problem.arrays) for bound, _ in tried), default=0)
+    found = (_soonest(tried, device, 0, partial(_size, fewer=fewer)) for fewer in range(most_arrays))
+    beyond_24_bits = next(filter(None, found), None)
     if beyond_24_bits:
         yield beyond_24_bits
     sizes = beyond_24_bits[0].problem.runtime_sizes if beyond_24_bits else None
@@ -136,10 +138,10 @@ def _tried(bound: BoundTemplate, memory_bytes: int) -> LargeProblem:
     return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
 
 
-def _size(problem: Problem, beyond: int) -> int:
-    """The run-time size at which each array that grows with it has more than so many elements."""
-    fewest = min(array.elements for array in problem.arrays if array.per_item)
-    return beyond // max(1, fewest // problem.runtime_size) + 1
+def _size(problem: Problem, *, fewer: int) -> int:
+    """The run-time size at which all but so many of the arrays that grow with it have more than 2^24 elements."""
+    elements = sorted(array.elements for array in problem.arrays if array.per_item)
+    return _CPU_BEYOND // max(1, elements[min(fewer, len(elements) - 1)] // problem.runtime_size) + 1
 
 
 def _bytes(problem: Problem) -> int:
