@@ -19,7 +19,7 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """elements of an array, more than which a large problem has"""
-_WIDE, _WIDENED = (1 << 16) + 1, 8  # a size that is no run-time size, and problems that it is tried on
+_WIDE, _WIDENED = (1 << 17) + 1, 8  # a size that is no run-time size, and problems that it is tried on
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
