@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.measurement.numpy_reference import Doubles, given_data, numpy_reference
 from autotune.operation.declarations import DRAWN, Array
-from autotune.operation.storage_types import FLOATS
+from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 
 _DRAWS = 8  # of all inputs, before an element of an output counts as one that none of them changes
@@ -30,7 +30,7 @@ class Dependence:
     indices
     """
     narrow: Mapping[str, float]
-    """outputs of integers and their largest magnitude"""
+    """outputs of integers of more than 16 bits, and their largest magnitude"""
     allowed: Mapping[str, float]
     """outputs with a tolerance, and the error that it allows / the magnitude of the output"""
     alike: tuple[str, ...]
@@ -57,10 +57,14 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
         tuple(name for name in inputs if name not in read),
         tuple(name for name in outputs if inputs and name not in changing),
         tuple(told for output, told, _ in reached if told and output.name in changing),
-        {output.name: magnitude for output, _, magnitude in reached if output.dtype not in FLOATS},
+        {output.name: size for output, _, size in reached if _is_wide(output)},
         _allowed(problems) if problems[0].operation.bounds.model == "tolerance" else {},
         _alike(problems),
     )
+
+
+def _is_wide(output: Array) -> bool:
+    return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
 
 
 def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:
