@@ -234,8 +234,8 @@ class _Reader:
     def read(self) -> ProblemFeatures:
         table = self.table
         table.allow(_KEYS)
-        table.require(("runtime", "words"))
-        words = tuple(map(str, table.array("words")))
+        table.require(("runtime",))
+        words = tuple(map(str, table.array("words"))) if "words" in table else tuple(self.declared.words)
         if sorted(words) != sorted(self.declared.words):
             raise table.error("words", f"expected each of {', '.join(self.declared.words)} once")
         runtime = table.array("runtime")

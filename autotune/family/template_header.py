@@ -83,7 +83,7 @@ class HeaderReader:
             if old in self.header:
                 raise self.error(old, f"its name is {new} now")
         self.header.allow(_HEADER_KEYS)
-        self.header.require(("summary", "supports", "arch", "accuracy", "stage"), "missing from the header")
+        self.header.require(("summary", "arch", "accuracy", "stage"), "missing from the header")
         params = self.params()
         derived_names = frozenset(self.table("derived").content)
         self.everything = self.problem_and_device | {param.name for param in params} | derived_names

@@ -53,7 +53,8 @@ def without_columns() -> None:
 def test_an_operation_of_the_runtime_size_alone_has_a_check_file(autotune: Command, feature: str) -> None:
     autotune("new-op", "mine")
     without_columns()
-    Path("mine/check.toml").write_text(f'runtime = [7]\nwords = ["dtype"]\n{feature}')
+    edit("mine.cu.j2", ("[supports]\n", ""), ('"the grid has fewer than 2^31 blocks" = "rows < 4398046511104"\n', ""))
+    Path("mine/check.toml").write_text(f"runtime = [7]\n{feature}")
     checked = autotune(*CHECK, "--json")
     assert checked.code == 0, checked.err
     assert "rows 7 f32" in checked.out
