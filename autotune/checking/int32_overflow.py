@@ -23,6 +23,7 @@ _WIDE, _WIDENED = (1 << 17) + 1, 8  # a size that is no run-time size, and probl
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
+_UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # that a reference is computed of
 _SHARE = 0.85  # of the device's memory that a check may take
 _ADDRESSES_BYTES = 1 << 44  # of arrays that take space only where they are written
 
@@ -58,6 +59,8 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
                 for problem in _enlarged(other, beyond)
             ]
             tried += [BoundTemplate(bounds[0].template, problem, device) for problem in wide]
+        if not device.can.cpu:
+            tried = [bound for bound in tried if _has_quick_reference(bound.problem)]
         if not tried:
             continue
         best = min(tried, key=lambda bound: (not bound.supported, *_cost(bound.problem, beyond, memory_bytes)))
@@ -73,6 +76,12 @@ def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
         sizes = sorted({beyond // elements + 1 for elements in each})
         larger = valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes)
         yield from (other for other in larger if _arrays(other, beyond))
+
+
+def _has_quick_reference(problem: Problem) -> bool:
+    """Whether the units after which test data repeat have few elements: a reference in NumPy takes long."""
+    units = min(_UNITS, problem.runtime_size) if problem.operation.independent else problem.runtime_size
+    return sum(array.elements for array in problem.arrays) * units <= _REFERENCE_ELEMENTS * problem.runtime_size
 
 
 def _wide(problem: Problem) -> Iterator[Problem]:
