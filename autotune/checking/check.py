@@ -134,7 +134,10 @@ class FamilyCheck:
         """kernel and axis of its grid to the most blocks that it was right with"""
 
     def rows(self, *, most: int | None = None, left: Callable[[], float] = _no_limit) -> Iterator[CheckRow]:
-        """Verify case after case until none adds a pair, there were `most`, or no seconds are left; one in any case."""
+        """Verify case after case until none adds a pair, there were `most`, or no seconds are left; one in any case.
+
+        Without a limit of cases, and if it is 0, large problems run too.
+        """
         self._left = left
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
@@ -163,7 +166,7 @@ class FamilyCheck:
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
                 if most is None and self._evaluator.info.can.cpu and not self.large_run and left() > 0:
                     yield from self._large()
-            if not self.large_run and left() > 0:
+            if not most and not self.large_run and left() > 0:
                 yield from self._large()
         finally:
             for started in under_way:
