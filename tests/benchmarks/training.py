@@ -30,6 +30,7 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
+from autotune.autotune_runtime.torch_backend import autotune
 from autotune.autotune_runtime.torch_convert import convert
 
 ROUNDS, STEPS = 9, 4  # of a contender: rounds, and steps in each
@@ -146,7 +147,7 @@ def contenders(arguments: argparse.Namespace) -> dict[str, Training]:
     compilers = {
         "torch.compile": functools.partial(torch.compile, backend=rest),
         "converted, compiled": functools.partial(
-            torch.compile, backend="autotune", options={"training": True, "rest": rest}
+            torch.compile, backend=autotune, options={"training": True, "rest": rest}
         ),
     }
     return {
