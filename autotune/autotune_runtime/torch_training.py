@@ -25,6 +25,7 @@ from .torch_gradients import CHANGING, Parts, TrainedLayer, gradients_of, output
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
 from .torch_training_norms import rewrite_norms
+from .torch_training_pools import rewrite_pools
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
@@ -189,6 +190,7 @@ def train_graph(
             node.replace_all_uses_with(made)
             graph.graph.erase_node(node)
     rewrite_norms(graph)
+    rewrite_pools(graph)
     return report
 
 

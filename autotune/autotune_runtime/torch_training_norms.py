@@ -151,14 +151,14 @@ class _Normalized(torch.autograd.Function):
         x, y, weight, bias, mean, inverse, scale, shift = ctx.saved_tensors
         count = x.numel() // x.shape[1]
         if ctx.adds:
-            dy = _stored(torch.where(y > 0, dy, 0))
+            dy = stored(torch.where(y > 0, dy, 0))
         elif ctx.relu:
-            dy = torch.where(_scaled(x, _stored(scale), _stored(shift)) > 0, _stored(dy), 0)
+            dy = torch.where(_scaled(x, stored(scale), stored(shift)) > 0, stored(dy), 0)
         wide = _exact(dy)
         dbias = wide.sum(_but_channels(x))
         dweight = (wide * (_exact(x) - _of_channels(mean, x))).sum(_but_channels(x)) * inverse
         slope = scale * inverse * dweight / count
-        dx = wide * _of_channels(scale, x) - _scaled(x, _stored(slope), _stored(scale * dbias / count - slope * mean))
+        dx = wide * _of_channels(scale, x) - _scaled(x, stored(slope), stored(scale * dbias / count - slope * mean))
         return (
             dx.to(x.dtype),
             dy if ctx.adds else None,
@@ -189,6 +189,6 @@ def _scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return _exact(x) * _of_channels(scale, x) + _of_channels(shift, x)
 
 
-def _stored(each: Tensor) -> Tensor:
+def stored(each: Tensor) -> Tensor:
     """The same tensor, which Inductor stores, as `as_strided` reads memory, and does not compute in each kernel."""
     return each if 0 in each.stride() else each.as_strided(each.shape, each.stride())

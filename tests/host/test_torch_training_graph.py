@@ -1,4 +1,4 @@
-"""Batch norms of a graph in training, against PyTorch's in float64."""
+"""Batch norms and max pools of a graph in training, against PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch._dynamo import lookup_backend  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_training_norms import normalized, rewrite_norms  # noqa: E402
+from autotune.autotune_runtime.torch_training_pools import pooled, rewrite_pools  # noqa: E402
 
 
 class Block(nn.Module):
@@ -66,3 +67,26 @@ def test_gradients_and_statistics_are_pytorchs(memory_format: object) -> None:
     for name, each in trained(network, network, x).items():
         torch.testing.assert_close(found[name], each, rtol=1e-9, atol=1e-9, msg=name)
     assert rewritten == [(False, True), (False, False), (True, True), (False, False), (False, False)]
+
+
+@pytest.mark.parametrize("size", [(8, 12), (7, 12)])
+def test_gradients_of_a_max_pool_are_pytorchs(size: tuple[int, int]) -> None:
+    torch.manual_seed(5)
+    pool = nn.MaxPool2d(3, 2, 1)
+    rewritten: list[bool] = []
+
+    def backend(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        rewrite_pools(graph)
+        rewritten.append(bool(graph.graph.find_nodes(op="call_function", target=pooled)))
+        compiled: Callable[..., object] = lookup_backend("aot_eager")(graph, inputs)
+        return compiled
+
+    torch.compiler.reset()
+    x = torch.randint(0, 4, (3, 5, *size)).float().contiguous(memory_format=torch.channels_last).requires_grad_()
+    y = torch.compile(pool, backend=backend, fullgraph=True)(x)
+    weights = torch.randint(-4, 5, y.shape).float()  # whose sums are exact
+    (found,) = torch.autograd.grad(y, x, weights)
+    (expected,) = torch.autograd.grad(pool(x), x, weights)
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+    assert rewritten == [size == (8, 12)]
