@@ -4,13 +4,13 @@
 // The epilogue of a consumer warpgroup, what CUTLASS's CollectiveEpilogue does: it finishes accumulators, whose rows are output channels, in
 // subtiles, stages these in shared memory and stores them by TMA. Needs _epilogue.cuh and _epilogue_tma_*.cuh.
 
-// A lane's biases of BLOCKS times 64 output channels from `channel` on; `warp` is the warp's number.
-template <class EPILOGUE, int CHANNELS, int BLOCKS, typename T>
+// A lane's biases of BLOCKS times 64 output channels from `channel` on, or each FOLD the same; `warp` is the warp's number.
+template <class EPILOGUE, int CHANNELS, int FOLD = 0, int BLOCKS, typename T>
 __device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T* __restrict__ bias, int channel, int warp, int lane) {
     if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
         for (int i = 0; i < 2 * BLOCKS; ++i) {
-            const int own = channel + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+            const int row = i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4, own = channel + (FOLD > 0 ? row % FOLD : row);
             biases[i / 2][i % 2] = own < CHANNELS ? to_float(bias[own]) : 0.0f;
         }
     }
@@ -44,11 +44,11 @@ struct Boxes4d : ByColumns {
 };
 
 // Of BLOCKS times 64 output channels, SUBTILES times COLUMNS columns each, in STAGES epilogue stages. A subtile is boxes of 128 bytes of
-// output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
-template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
+// output channels, or of FOLD of them, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
+template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0, int FOLD = 128 / static_cast<int>(sizeof(T))>
 struct CollectiveEpilogue {
-    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * OPERAND_ROW_BYTES, STAGE_BYTES = BOXES * BOX_BYTES;
-    static constexpr int BOX_CHANNELS = 64 / BOXES;
+    static constexpr int BOX_CHANNELS = FOLD, BOXES = 64 / BOX_CHANNELS, BOX_BYTES = COLUMNS * BOX_CHANNELS * static_cast<int>(sizeof(T));
+    static constexpr int STAGE_BYTES = BOXES * BOX_BYTES;
     static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
     static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
@@ -57,7 +57,7 @@ struct CollectiveEpilogue {
     __device__ __forceinline__ static void store_subtile(const float (&d)[TILES][4], const float (&biases)[2], unsigned char* to, int subtile,
                                                          const TensorMap& map, int channel, int column, int row, int image, int consumer,
                                                          int warp, int lane, bool staged = true) {
-        if (staged) stage_outputs<T, EPILOGUE, COLUMNS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
+        if (staged) stage_outputs<T, EPILOGUE, COLUMNS, BOX_CHANNELS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
         fence_bulk();
         sync_threads<128>(1 + consumer);
         if (threadIdx.x % 128 == 0) {

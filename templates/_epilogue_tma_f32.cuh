@@ -5,9 +5,10 @@
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them as two boxes, each a pixel's 32
 // channels in a row, swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth
 // after it. Where the epilogue adds a residual, it lies where the outputs will.
-template <typename T, class EPILOGUE, int PIXELS, int TILES>
+template <typename T, class EPILOGUE, int PIXELS, int BOX_CHANNELS = 32, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
+    static_assert(BOX_CHANNELS == 32, "rows are 128 bytes");
     // Of eight pixels a lane has two neighbours, in two channels: the lanes' words of one instruction lie in 32 banks.
     unsigned char* words[4];
 #pragma unroll

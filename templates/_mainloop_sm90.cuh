@@ -33,12 +33,13 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
 template <bool TRANSPOSED>
 constexpr int OPERAND_STEP = TRANSPOSED ? 16 * ROW_STEP : DEPTH_STEP;
 
-// Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of 128 bytes of neighbours in depth, or TRANSPOSED, rows that are
+// Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of ROW_BYTES of neighbours in depth, or TRANSPOSED, rows that are
 // the depth.
-template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false>
+template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false, int ROW_BYTES = OPERAND_ROW_BYTES>
 struct StagedMma {
-    static_assert(STAGE_BYTES % (8 * OPERAND_ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
-    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= OPERAND_ROW_BYTES, "a stage is one operand row deep");
+    static_assert(STAGE_BYTES % (8 * ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
+    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= ROW_BYTES, "a stage is one operand row deep");
+    static constexpr int ROWS_STEP = MMA_ROWS * ROW_BYTES / DESCRIPTOR_UNIT;
 
     template <int STAGES, class... More>
     __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, More&...) {
@@ -52,7 +53,7 @@ struct StagedMma {
             const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT);
             const int a_at = at + k_block * OPERAND_STEP<A_TRANSPOSED>, b_at = at + k_block * OPERAND_STEP<B_TRANSPOSED>;
 #pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
+            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
         wgmma_commit();
     }

@@ -2,9 +2,9 @@
 
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
-// wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
-// bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
-// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of OPERAND_ROW_BYTES.
+// wgmma_descriptor: of an operand whose rows are ROW_BYTES (128 or 64) of neighbours in depth, row after row, swizzled as TMA does
+// with as many bytes. Its first row lies on a multiple of 8 * ROW_BYTES, or on one of ROW_BYTES inside of what TMA wrote, as the swizzle is
+// one of addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of ROW_BYTES.
 // Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
@@ -25,8 +25,10 @@ __device__ __forceinline__ void store_operand(void* to, const V& value) {
 [[maybe_unused]] constexpr int ROW_STEP = OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
 [[maybe_unused]] constexpr int MMA_ROWS_STEP = MMA_ROWS * OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
 
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * OPERAND_ROW_BYTES) {
+template <int ROW_BYTES = OPERAND_ROW_BYTES>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * ROW_BYTES) {
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "a swizzle is of 128 or 64 bytes");
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-    constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
-    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE_128B;
+    constexpr unsigned long long SWIZZLE = 128 / ROW_BYTES;  // 1 is of 128 bytes, 2 of 64
+    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE << 62;
 }

@@ -1,5 +1,5 @@
 // conv n 2 c 3 d 4 h 9 w 10 k 16 t 3 r 3 s 3 pad_d 2 pad_h 1 pad_w 1 f16 nhwc bias_relu
-// conv_few_channels_sm90 column_tiles=1 window_rows=8 filters=registers stages=2 epilogue_stages=1 register_prefetch=8
+// conv_few_channels_sm90 column_tiles=1 window_rows=8 filters=registers stages=2 epilogue_stages=1 register_prefetch=8 producers=1 channels=all
 
 // D[k, q] = sum over t, r, s, c of W[k, trsc] * X[trsc, q], for each row of outputs, or OUTPUT_ROWS of eight columns: M = K output channels,
 // N = OUTPUT_ROWS * TILE_Q pixels, depth = T*R*S*4, the channels filled up to four.
@@ -20,7 +20,7 @@
 //   so that MMAs read what overlaps out of one place, and im2col is addresses alone. Columns that chunks hold besides the filter's have
 //   weights of zero, but make outputs NaN where they are infinite.
 //
-//   producer   a warpgroup: loads four columns of x a thread, adds channels and padding, and stores chunks
+//   producers  one or two warpgroups, which take tiles in turn: load four columns of x a thread, add channels and padding, and store chunks
 //   consumers  take rows of outputs in turn: while one multiplies, the other finishes its accumulators, and stores them by TMA
 
 #include "_words_f16.cuh"
@@ -48,9 +48,9 @@ constexpr int STAGES = 2, EPILOGUE_STAGES = 1;
 constexpr int PREFETCH = 8;
 
 // Derived
-constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);                 // warpgroups, and the producer's
+constexpr int CONSUMERS = 2, PRODUCERS = 1, THREADS = 128 * (CONSUMERS + PRODUCERS);  // warpgroups
 constexpr int COLUMN_TILES = 1, ROW_TILES = 1;
-constexpr int CHANNEL_TILES = 1;
+constexpr int CHANNEL_TILES = 1, CHANNEL_BLOCKS = 1;       // 64 output channels each: of a block; blocks that share them
 constexpr int LEFT = 1, SHIFT = 0;                               // columns of a window before those of x, before the first tap's
 constexpr int ROW_STEPS = 1, STEPS = FILTER_D * R * ROW_STEPS;                // MMAs in depth of a row of the filter
 constexpr int PLANES = 1, PITCH = 18;                           // chunks of a plane of a window's row
@@ -61,7 +61,7 @@ constexpr bool REGISTER_FILTERS = true;
 constexpr int FILTER_BYTES = STEPS * 2048;                                    // of 64 output channels
 constexpr int CHUNK_COLUMNS = 2, CHUNK_STEP = 1;             // of a chunk, from one chunk to the next
 using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes4d, 1, 1, TILE_N, EPILOGUE_STAGES>;
-using Scheduler = PersistentTileScheduler<>;
+using Scheduler = PersistentTileScheduler<CHANNEL_BLOCKS>;
 
 struct Barriers {
     PipelineAsync<STAGES> pipeline;
@@ -121,7 +121,7 @@ struct Group {
     }
 };
 
-// Expands the windows of the block's tiles, by a warpgroup.
+// Expands the windows of the block's tiles, the producers in turn.
 __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<STAGES>& pipeline, const T* __restrict__ x, int tiles) {
     constexpr int GROUPS = FILTER_D * WINDOW_H * ROW_GROUPS;
     const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -163,12 +163,12 @@ __device__ __forceinline__ void produce(unsigned char* windows, PipelineAsync<ST
 }
 
 // The filters' elements as MMAs read them, by the consumers: [64 output channels][step][chunk][output channel][column][channel of four].
-__device__ __forceinline__ void arrange_filters(unsigned char* filters, const T* __restrict__ w, int thread) {
+__device__ __forceinline__ void arrange_filters(unsigned char* filters, const T* __restrict__ w, int first_k, int thread) {
     constexpr int N = 4 / static_cast<int>(sizeof(T));  // elements of a word
 #pragma unroll 8
     for (int i = thread; i < CHANNEL_TILES * FILTER_BYTES / 4; i += 128 * CONSUMERS) {
         const int word = i % 4, chunk = i / 4 % 2, row = i / 8 % 64, step = i / 512 % STEPS, tile = i / 512 / STEPS;
-        const int tr = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word / (4 / N) - SHIFT, c = word % (4 / N) * N, k = tile * 64 + row;
+        const int tr = step / ROW_STEPS, s = (step % ROW_STEPS * 2 + chunk) * CHUNK_COLUMNS + word / (4 / N) - SHIFT, c = word % (4 / N) * N, k = first_k + tile * 64 + row;
         const T* const from = w + ((k * (FILTER_D * R) + tr) * S + s) * C + c;
         const bool inside = k < K && s >= 0 && s < S;
         AlignedArray<T, N> elements = {};
@@ -199,15 +199,16 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
         barrier_init_fence();
     }
     __syncthreads();
-    if (group == 0) {
+    if (PRODUCERS == 1 ? group == 0 : group < PRODUCERS) {
         warpgroup_reg_dealloc<104>();
         produce(windows, pipeline, x, tiles);
         return;
     }
     warpgroup_reg_alloc<200>();
-    const int consumer = group - 1, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
+    const int consumer = group - PRODUCERS, thread = static_cast<int>(threadIdx.x) % 128, lane = static_cast<int>(threadIdx.x) % 32;
     if (thread == 0) prefetch_tma_descriptor(&y_map);
-    arrange_filters(filters, w, static_cast<int>(threadIdx.x) - 128);
+    const int first_k = CHANNEL_BLOCKS > 1 ? static_cast<int>(blockIdx.x) % CHANNEL_BLOCKS * 64 : 0;
+    arrange_filters(filters, w, first_k, static_cast<int>(threadIdx.x) - 128 * PRODUCERS);
     fence_bulk();
     sync_threads<128 * CONSUMERS>(1 + CONSUMERS);
 
@@ -224,7 +225,7 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
         for (int i = 0; i < (REGISTER_FILTERS ? STEPS * 4 : 0); ++i) {
             a[i / 4][i % 4] = *reinterpret_cast<const unsigned*>(from + i / 4 * 2048 + i / 2 % 2 * 1024 + i % 2 * 128);
         }
-        load_biases<EPILOGUE, K>(biases, bias, tile * 64, warp, lane);
+        load_biases<EPILOGUE, K>(biases, bias, first_k + tile * 64, warp, lane);
     };
     if (CHANNEL_TILES == 1) load_channels(0);
 
@@ -257,8 +258,8 @@ conv2d_few_channels_sm90(const T* __restrict__ x, const T* __restrict__ w, const
                 if (lane == 0) barriers.mainloop_order.arrive(consumer);
                 wgmma_wait(d);
 
-                const bool staged = channel_tile * 64 + warp % 4 * 16 < K;
-                EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, channel_tile * 64, tile.column, tile.row + row * OUTPUT_ROWS, tile.image, consumer,
+                const bool staged = first_k + channel_tile * 64 + warp % 4 * 16 < K;
+                EpilogueTma::store(d, biases, outputs, epilogue_stage, y_map, first_k + channel_tile * 64, tile.column, tile.row + row * OUTPUT_ROWS, tile.image, consumer,
                                    warp, lane, staged);
             }
         }

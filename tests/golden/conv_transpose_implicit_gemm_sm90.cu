@@ -1,5 +1,5 @@
 // conv_transpose n 2 c 16 d 4 h 6 w 5 k 24 t 3 r 3 s 5 padding_h 1 padding_w 2 f16 nhwc bias
-// conv_transpose_implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
+// conv_transpose_implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 folded=1 epilogue_subtiles=2
 
 // D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
 // A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
@@ -70,6 +70,8 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
 constexpr int PITCH = 7;  // of a window's rows
+[[maybe_unused]] constexpr int FOLDED = 1, FOLD = 64 / FOLDED;  // rows of outputs that are rows of an MMA, FOLD of it each
+[[maybe_unused]] constexpr int PIXEL_BYTES = 128;  // of a window
 constexpr int WINDOW_BYTES = 27648;
 constexpr int STAGE_BYTES = 32768;
 constexpr int RESIDUAL_BYTES = (WINDOWED && !STRIP ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 64 * static_cast<int>(sizeof(T));  // that TMA brings
@@ -154,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / OPERAND_ROW_BYTES][TILE_K]
+    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / PIXEL_BYTES][PIXEL_BYTES]
     unsigned char* const stages = windows + WINDOWS * WINDOW_BYTES;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
     unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;

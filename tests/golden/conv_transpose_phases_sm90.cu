@@ -1,11 +1,11 @@
 // conv_transpose n 2 c 40 h 5 w 6 k 24 r 3 s 4 stride_h 2 stride_w 2 padding_h 1 padding_w 1 output_padding_h 1 f16 nhwc bias_add_relu
-// conv_transpose_phases_sm90 tile_m=64 tile_n=64 schedule=pingpong joined=none epilogue_subtiles=2
+// conv_transpose_phases_sm90 tile_m=64 tile_n=64 schedule=pingpong joined=none window_rows=0 epilogue_subtiles=2
 
 // D[phase k, nopq] = sum over taps, c of W[phase k, taps c] * X[taps c, nopq]: M = K output channels of each output phase, N = outputs of a phase,
 // depth = the taps of the phases that a tile joins, times C.
-// A = packed_w, depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap.
+// A = packed_w, depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
 // Tile TILE_M x TILE_N; tile space ceil(phases * K / TILE_M) * ceil(outputs of a phase / TILE_N).
-// Parts: mainloop -> _mainloop_sm90, epilogue -> _epilogue_tma_16 or _f32, phases -> _phase.
+// Parts: mainloop -> _mainloop_sm90, tiles -> _phase_pixels or _phase_windows, epilogue -> _epilogue_tma_16 or _f32, phases -> _phase.
 //
 //   x         [N, D, H, W, C]               input; of fewer dimensions the first have size 1
 //   packed_w  [part][joined phase][K][TAPS][C]  filters; zero for a tap that a phase lacks
@@ -18,7 +18,8 @@
 // phases go through the same pixels of x, from the least that any of them needs; a tap is an offset in the box. Phases of joined axes are
 // rows of the same part of D: x is loaded once for all of them, and multiplied by zeros for a tap that a phase lacks.
 //
-//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage
+//   producer   one thread of the first warpgroup: TMA loads TILE_K channels of one tap as a stage, of filters and pixels, or of filters
+//              beside windows of x that serve all taps
 //   consumers  multiply stages out of shared memory, finish the accumulators and store them; with PINGPONG in turn
 
 #include "_dtype_f16.cuh"
@@ -41,7 +42,7 @@ constexpr int STRIDE_D = 1, STRIDE_H = 2, STRIDE_W = 2;
 constexpr int PADDING_D = 0, PADDING_H = 1, PADDING_W = 1;
 constexpr int DILATION_D = 1, DILATION_H = 1, DILATION_W = 1;
 constexpr int FILTER_C = 40, FILTER_K = 24;  // channels of a group; other groups' are multiplied by zeros
-constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
+[[maybe_unused]] constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
 using EPILOGUE = Epilogue<true, true, relu>;
 
 // Parameters
@@ -62,6 +63,7 @@ constexpr int JOINED_PHASES = 1, JOINED_K = 24;
 constexpr bool UNTAPPED = false;  // there are phases without taps
 constexpr int PARTS = 4, PART_M = 64, TILES_M = 4;
 constexpr int CHANNEL_TILES = 1;
+constexpr int ROW_BYTES = 128;  // of a stage
 constexpr int K_BLOCKS = 3;  // MMAs in depth of a stage: none of padding alone
 constexpr int STAGE_BYTES = 16384;
 constexpr int RELEASES = 4 * (PINGPONG ? 1 : CONSUMERS);  // of a stage, by warps
@@ -155,47 +157,7 @@ struct Tile {
     __device__ __forceinline__ int k_tiles() const { return Part(phase_of(part(), 0)).taps() * CHANNEL_TILES; }
 };
 
-// Loads all stages of the block's tiles.
-__device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGES>& pipeline, const TensorMap& x_map, const TensorMap& w_map,
-                                        int tiles) {
-    constexpr int MOST_BOX = 256;  // pixels, TMA's limit
-    constexpr int BOXES = (TILE_N + MOST_BOX - 1) / MOST_BOX, BOX = TILE_N / BOXES, W_BYTES = TILE_M * OPERAND_ROW_BYTES;
-    static_assert(BOXES * BOX == TILE_N, "boxes of pixels divide a tile");
-    using Scheduler = PersistentTileScheduler<>;
-    PipelineState<STAGES> state;
-    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const Tile tile(index);
-        const Part part(phase_of(tile.part(), 0));
-        const int taps = part.taps();
-#pragma unroll 1
-        for (int tap = 0; tap < taps; ++tap) {
-            // Its offsets in the box.
-            const int d = part.d.input(tap / (part.h.count * part.w.count)) - LOW_D;
-            const int h = part.h.input(tap / part.w.count % part.h.count) - LOW_H;
-            const int w = part.w.input(tap % part.w.count) - LOW_W;
-#pragma unroll 1
-            for (int c = 0; c < C; c += TILE_K, ++state) {
-                pipeline.producer_acquire(state, STAGE_BYTES);
-                unsigned char* const stage = stages + state.index * STAGE_BYTES;
-                Barrier* const full = pipeline.full + state.index;
-                tma_load(stage, &w_map, full, c, tap, tile.m % PART_M, tile.part());
-#pragma unroll
-                for (int i = 0; i < BOXES; ++i) {
-                    unsigned char* const to = stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES);
-                    const int at = tile.first + i * BOX, image = at / (PHASE_O * PHASE_P * PHASE_Q);
-                    const int left = at % PHASE_Q + LOW_W, top = at / PHASE_Q % PHASE_P + LOW_H, front = at / (PHASE_P * PHASE_Q) % PHASE_O + LOW_D;
-                    if constexpr (FLAT) {
-                        tma_load_im2col(to, &x_map, full, c, left, image, w);
-                    } else if constexpr (DEEP) {
-                        tma_load_im2col(to, &x_map, full, c, left, top, front, image, w, h, d);
-                    } else {
-                        tma_load_im2col(to, &x_map, full, c, left, top, image, w, h);
-                    }
-                }
-            }
-        }
-    }
-}
+#include "_phase_pixels.cuh"
 
 // Rows of 128 bytes of an epilogue stage: of an output the channels of a box, 64 or 32, swizzled.
 constexpr int BOX_CHANNELS = OPERAND_ROW_BYTES / static_cast<int>(sizeof(T)), EPILOGUE_BOXES = 64 / BOX_CHANNELS;
@@ -229,9 +191,9 @@ conv_transpose_phases_sm90(const __grid_constant__ TensorMap x_map, const __grid
     unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES;
     PipelineTma<STAGES>& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(barriers);
     auto& mainloop_order = *reinterpret_cast<OrderedSequenceBarrier<>*>(&pipeline + 1);
-
     const int warp = canonical_warp_index(), group = warp / 4;
-    const int pixels = n * (PHASE_O * PHASE_P * PHASE_Q), tiles = (pixels + TILE_N - 1) / TILE_N * TILES_M;
+    [[maybe_unused]] const int pixels = n * (PHASE_O * PHASE_P * PHASE_Q);
+    const int tiles = (pixels + TILE_N - 1) / TILE_N * TILES_M;
     if (group == 0) {
         if (threadIdx.x == 0) {
             pipeline.init(RELEASES);
@@ -252,11 +214,11 @@ conv_transpose_phases_sm90(const __grid_constant__ TensorMap x_map, const __grid
     // What is this warpgroup's of a tile.
     const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
     const int group_n = GROUP_N < TILE_N ? consumer * GROUP_N : 0;
-    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * OPERAND_ROW_BYTES);
-    const unsigned long long x_operand = wgmma_descriptor(stages + (TILE_M + group_n) * OPERAND_ROW_BYTES);
+    const unsigned long long w_operand = wgmma_descriptor<ROW_BYTES>(stages + group_m * ROW_BYTES);
+    const unsigned long long x_operand = wgmma_descriptor<ROW_BYTES>(stages + (TILE_M + group_n) * ROW_BYTES);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EPILOGUE_STAGE_BYTES);
 
-    using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
+    using Mma = StagedMma<STAGE_BYTES, K_BLOCKS, false, false, ROW_BYTES>;
     int epilogue_stage = 0, k_tile = 0;  // of all the block's tiles
     int order_phase = consumer ^ 1;      // the first warpgroup's first turn is at once
     using Scheduler = PersistentTileScheduler<>;

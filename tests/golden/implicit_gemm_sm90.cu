@@ -1,5 +1,5 @@
 // conv2d n2 c8 11x13 k24 3x3 pad 1 f16 nhwc
-// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 epilogue_subtiles=2
+// implicit_gemm_sm90 tile_m=64 tile_n=192 schedule=pingpong window_rows=0 folded=1 epilogue_subtiles=2
 
 // D[k, nopq] = sum over t, r, s, c of W[k, trsc] * X[trsc, nopq]: M = K output channels, N = N*O*P*Q pixels, depth = T*R*S*C; of groups, those of one.
 // A = w [K, T, R, S, C], depth-major, TMA tile.  B = x [N, D, H, W, C], depth-major, TMA im2col of one tap, or a TMA window of x for all taps.
@@ -325,9 +325,9 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 
 // Operands of a warpgroup's matrix products that lie in shared memory (sm_90a). Needs _ptx_wgmma.cuh.
 //
-// wgmma_descriptor: of an operand whose rows are 128 bytes of neighbours in depth, row after row, swizzled as TMA does with 128
-// bytes. Its first row lies on a multiple of 1024 bytes, or on one of 128 bytes inside of what TMA wrote, as the swizzle is one of
-// addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of OPERAND_ROW_BYTES.
+// wgmma_descriptor: of an operand whose rows are ROW_BYTES (128 or 64) of neighbours in depth, row after row, swizzled as TMA does
+// with as many bytes. Its first row lies on a multiple of 8 * ROW_BYTES, or on one of ROW_BYTES inside of what TMA wrote, as the swizzle is
+// one of addresses. `eight_rows`: bytes from eight rows to the next eight, a multiple of ROW_BYTES.
 // Operands that are not swizzled: wgmma_operand.
 // store_operand: what a thread writes into an operand. Products see it after fence_bulk in that thread, and a barrier.
 
@@ -344,10 +344,12 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 [[maybe_unused]] constexpr int ROW_STEP = OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
 [[maybe_unused]] constexpr int MMA_ROWS_STEP = MMA_ROWS * OPERAND_ROW_BYTES / DESCRIPTOR_UNIT;
 
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * OPERAND_ROW_BYTES) {
+template <int ROW_BYTES = OPERAND_ROW_BYTES>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* pointer, int eight_rows = 8 * ROW_BYTES) {
+    static_assert(ROW_BYTES == 128 || ROW_BYTES == 64, "a swizzle is of 128 or 64 bytes");
     const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-    constexpr unsigned long long SWIZZLE_128B = 1ull << 62;
-    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE_128B;
+    constexpr unsigned long long SWIZZLE = 128 / ROW_BYTES;  // 1 is of 128 bytes, 2 of 64
+    return at / DESCRIPTOR_UNIT | static_cast<unsigned long long>(eight_rows / DESCRIPTOR_UNIT) << 32 | SWIZZLE << 62;
 }
 // A ring of STAGES buffers in shared memory between a producer and its consumers. Names are CUTLASS's (sm90_pipeline.hpp).
 // Needs _ptx_barrier.cuh.
@@ -516,13 +518,17 @@ __device__ __forceinline__ float element(unsigned word, int i) {
 }
 
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them: a pixel's 64 channels in a row,
-// swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth after it.
+// swizzled, or as two boxes, each 32 channels a row. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth after it.
 // Where the epilogue adds a residual, it lies where the outputs will.
-template <typename T, class EPILOGUE, int PIXELS, int TILES>
+template <typename T, class EPILOGUE, int PIXELS, int BOX_CHANNELS = 64, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
     // Lane 8 i + j stores a pixel's eight channels as row j of matrix i: of eight pixels the warp's first eight channels and its last.
-    unsigned char* const column = to + (lane / 16 * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+    constexpr int ROW_BYTES = 2 * BOX_CHANNELS, SWIZZLED = 128 / ROW_BYTES;  // of a box; neighbouring rows whose chunks change places alike
+    static_assert(BOX_CHANNELS == 64 || BOX_CHANNELS == 32, "rows are a swizzle's");
+    unsigned char* const box = BOX_CHANNELS == 64 ? to : to + warp / 2 * (PIXELS * ROW_BYTES);
+    const int part = BOX_CHANNELS == 64 ? warp : warp % 2;
+    unsigned char* const column = box + (lane / 16 * 8 + lane % 8) * ROW_BYTES + ((part * 2 + lane / 8 % 2) ^ lane % 8 / SWIZZLED) * 16;
     const auto word = [&](int tile, int half, unsigned z) {
         const float* const accumulators = d[first + tile] + 2 * half;
         if constexpr (EPILOGUE::HAS_RESIDUAL) {
@@ -535,13 +541,13 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 #pragma unroll
     for (int tile = 0; tile < PIXELS / 16 * 2; tile += 2) {
         unsigned z[4] = {};
-        if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, column + tile * (8 * 128));
-        store_matrices_trans(column + tile * (8 * 128), {word(tile, 0, z[0]), word(tile, 1, z[1]), word(tile + 1, 0, z[2]), word(tile + 1, 1, z[3])});
+        if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, column + tile * (8 * ROW_BYTES));
+        store_matrices_trans(column + tile * (8 * ROW_BYTES), {word(tile, 0, z[0]), word(tile, 1, z[1]), word(tile + 1, 0, z[2]), word(tile + 1, 1, z[3])});
     }
     if constexpr (PIXELS % 16 > 0) {
         constexpr int LAST = PIXELS / 8 - 1;
         // Lanes of the first two matrices give the addresses.
-        unsigned char* const last = to + (LAST * 8 + lane % 8) * 128 + ((warp * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+        unsigned char* const last = box + (LAST * 8 + lane % 8) * ROW_BYTES + ((part * 2 + lane / 8 % 2) ^ lane % 8 / SWIZZLED) * 16;
         unsigned z[2] = {};
         if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, last);
         store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
@@ -551,13 +557,13 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
 // The epilogue of a consumer warpgroup, what CUTLASS's CollectiveEpilogue does: it finishes accumulators, whose rows are output channels, in
 // subtiles, stages these in shared memory and stores them by TMA. Needs _epilogue.cuh and _epilogue_tma_*.cuh.
 
-// A lane's biases of BLOCKS times 64 output channels from `channel` on; `warp` is the warp's number.
-template <class EPILOGUE, int CHANNELS, int BLOCKS, typename T>
+// A lane's biases of BLOCKS times 64 output channels from `channel` on, or each FOLD the same; `warp` is the warp's number.
+template <class EPILOGUE, int CHANNELS, int FOLD = 0, int BLOCKS, typename T>
 __device__ __forceinline__ void load_biases(float (&biases)[BLOCKS][2], const T* __restrict__ bias, int channel, int warp, int lane) {
     if constexpr (EPILOGUE::HAS_BIAS) {
 #pragma unroll
         for (int i = 0; i < 2 * BLOCKS; ++i) {
-            const int own = channel + i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4;
+            const int row = i / 2 * 64 + warp % 4 * 16 + i % 2 * 8 + lane / 4, own = channel + (FOLD > 0 ? row % FOLD : row);
             biases[i / 2][i % 2] = own < CHANNELS ? to_float(bias[own]) : 0.0f;
         }
     }
@@ -585,11 +591,11 @@ struct Boxes2d : ByColumns {
 };
 
 // Of BLOCKS times 64 output channels, SUBTILES times COLUMNS columns each, in STAGES epilogue stages. A subtile is boxes of 128 bytes of
-// output channels, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
-template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0>
+// output channels, or of FOLD of them, which Boxes loads and stores. Where a tile is: its first channel, its first column, and what else Boxes needs.
+template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0, int FOLD = 128 / static_cast<int>(sizeof(T))>
 struct CollectiveEpilogue {
-    static constexpr int BOXES = static_cast<int>(sizeof(T)) / 2, BOX_BYTES = COLUMNS * OPERAND_ROW_BYTES, STAGE_BYTES = BOXES * BOX_BYTES;
-    static constexpr int BOX_CHANNELS = 64 / BOXES;
+    static constexpr int BOX_CHANNELS = FOLD, BOXES = 64 / BOX_CHANNELS, BOX_BYTES = COLUMNS * BOX_CHANNELS * static_cast<int>(sizeof(T));
+    static constexpr int STAGE_BYTES = BOXES * BOX_BYTES;
     static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
     static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
@@ -598,7 +604,7 @@ struct CollectiveEpilogue {
     __device__ __forceinline__ static void store_subtile(const float (&d)[TILES][4], const float (&biases)[2], unsigned char* to, int subtile,
                                                          const TensorMap& map, int channel, int column, int row, int image, int consumer,
                                                          int warp, int lane, bool staged = true) {
-        if (staged) stage_outputs<T, EPILOGUE, COLUMNS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
+        if (staged) stage_outputs<T, EPILOGUE, COLUMNS, BOX_CHANNELS>(to, d, subtile * (COLUMNS / 8), biases, warp % 4, lane);
         fence_bulk();
         sync_threads<128>(1 + consumer);
         if (threadIdx.x % 128 == 0) {
@@ -708,6 +714,8 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
 constexpr int PITCH = 14;  // of a window's rows
+[[maybe_unused]] constexpr int FOLDED = 1, FOLD = 64 / FOLDED;  // rows of outputs that are rows of an MMA, FOLD of it each
+[[maybe_unused]] constexpr int PIXEL_BYTES = 128;  // of a window
 constexpr int WINDOW_BYTES = 28672;
 constexpr int STAGE_BYTES = 32768;
 constexpr int RESIDUAL_BYTES = (WINDOWED && !STRIP ? WINDOW_ROWS * PITCH : EPILOGUE_N) * 64 * static_cast<int>(sizeof(T));  // that TMA brings
@@ -811,12 +819,13 @@ __device__ __forceinline__ int collective_mma(float (&d)[BLOCKS][TILES][4], Pipe
 template <bool TRANSPOSED>
 constexpr int OPERAND_STEP = TRANSPOSED ? 16 * ROW_STEP : DEPTH_STEP;
 
-// Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of 128 bytes of neighbours in depth, or TRANSPOSED, rows that are
+// Operands that lie in the same stage, K_BLOCKS MMAs in depth: rows of ROW_BYTES of neighbours in depth, or TRANSPOSED, rows that are
 // the depth.
-template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false>
+template <int STAGE_BYTES, int K_BLOCKS, bool A_TRANSPOSED = false, bool B_TRANSPOSED = false, int ROW_BYTES = OPERAND_ROW_BYTES>
 struct StagedMma {
-    static_assert(STAGE_BYTES % (8 * OPERAND_ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
-    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= OPERAND_ROW_BYTES, "a stage is one operand row deep");
+    static_assert(STAGE_BYTES % (8 * ROW_BYTES) == 0, "a stage begins where the pattern of the swizzle does, every 8 rows");
+    static_assert(K_BLOCKS * MMA_DEPTH_BYTES <= ROW_BYTES, "a stage is one operand row deep");
+    static constexpr int ROWS_STEP = MMA_ROWS * ROW_BYTES / DESCRIPTOR_UNIT;
 
     template <int STAGES, class... More>
     __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, More&...) {
@@ -830,7 +839,7 @@ struct StagedMma {
             const int at = index * (STAGE_BYTES / DESCRIPTOR_UNIT);
             const int a_at = at + k_block * OPERAND_STEP<A_TRANSPOSED>, b_at = at + k_block * OPERAND_STEP<B_TRANSPOSED>;
 #pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * MMA_ROWS_STEP), b + b_at, accumulate || k_block > 0);
+            for (int i = 0; i < BLOCKS; ++i) mma(d[i], a + (a_at + i * ROWS_STEP), b + b_at, accumulate || k_block > 0);
         }
         wgmma_commit();
     }
@@ -967,7 +976,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
-    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / OPERAND_ROW_BYTES][TILE_K]
+    unsigned char* const windows = smem;                             // [window] pixels [WINDOW_BYTES / PIXEL_BYTES][PIXEL_BYTES]
     unsigned char* const stages = windows + WINDOWS * WINDOW_BYTES;  // [stage] filters [TILE_M][TILE_K], then pixels [TILE_N][TILE_K]
     unsigned char* const epilogue_stages = stages + STAGES * STAGE_BYTES;  // [consumer][epilogue stage][box] outputs [EPILOGUE_N][TILE_K]
     unsigned char* const barriers = epilogue_stages + CONSUMERS * EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES;

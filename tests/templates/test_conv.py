@@ -32,8 +32,10 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "cooperative",
     "window_rows": 0,
+    "folded": 1,
     "epilogue_subtiles": 1,
 }
+STRIPS: dict[str, int | str] = {"window_rows": 4, "tile_n": 32, "schedule": "pingpong"}
 
 
 def changed(problem: Problem, **values: Value) -> Problem:
@@ -70,7 +72,9 @@ SIGNAL = changed(CONV_PROBLEMS["signal"], w=300, c=32, k=64, s=5)
         (WIDE, {"window_rows": 8, "schedule": "pingpong"}),
         (changed(CONV_PROBLEMS["signal"], w=300, dilation_w=64, pad_w=128), {"tile_n": 80}),
         (SIGNAL, {"window_rows": 96, "tile_n": 96, "schedule": "pingpong"}),
+        (WIDE, {**STRIPS, "folded": 2}),
         *long_run(
+            (changed(WIDE, dtype="f32", c=32), {**STRIPS, "folded": 2}),
             (changed(SIGNAL, n=5, w=24, c=72, dilation_w=3), {"window_rows": 96, "tile_n": 96, "schedule": "pingpong"}),
             (changed(SIGNAL, dtype="f32", c=40, k=128), {"window_rows": 128, "tile_n": 128, "tile_m": 128}),
             (changed(CAUSAL, c=32), {"window_rows": 6, "tile_n": 72, "schedule": "pingpong"}),
@@ -250,6 +254,8 @@ EXPANDED: dict[str, int | str] = {
     "stages": 2,
     "epilogue_stages": 1,
     "register_prefetch": 2,
+    "producers": 1,
+    "channels": "all",
 }
 
 
@@ -273,17 +279,21 @@ def test_frames_of_few_channels_are_expanded(
 
 @pytest.mark.cxx
 @pytest.mark.parametrize(
-    ("name", "label", "values"),
+    ("name", "label", "sizes", "values"),
     [
-        ("implicit_gemm_sm90", "volume", {"window_rows": 6, "tile_n": 48, "schedule": "pingpong"}),
-        ("mma_gemm", "volume", {}),
-        *long_run(("implicit_gemm_3xtf32_sm90", "floats", {}), ("implicit_gemm_sm90", "floats", {"tile_m": 64})),
+        ("implicit_gemm_sm90", "volume", {}, {"window_rows": 6, "tile_n": 48, "schedule": "pingpong"}),
+        ("implicit_gemm_sm90", "volume", {"w": 9, "c": 32}, {**STRIPS, "folded": 2}),
+        ("mma_gemm", "volume", {}, {}),
+        *long_run(
+            ("implicit_gemm_3xtf32_sm90", "floats", {}, {}), ("implicit_gemm_sm90", "floats", {}, {"tile_m": 64})
+        ),
     ],
 )
 def test_a_transposed_convolution_of_stride_1_turns_its_filters_round(
-    name: str, label: str, values: dict[str, int | str], host: DeviceEvaluator
+    name: str, label: str, sizes: dict[str, Value], values: dict[str, int | str], host: DeviceEvaluator
 ) -> None:
-    name, problem = f"conv_transpose_{name}", TRANSPOSED_PROBLEMS[label]
+    given = TRANSPOSED_PROBLEMS[label]
+    name, problem = f"conv_transpose_{name}", make_problem(given.operation, {**given.values, **sizes})
     default = default_of(name, problem)
     assert default is not None
     verify(name, problem, {**default.params, **({} if "window_rows" not in values else BASE), **values}, host)
@@ -294,8 +304,10 @@ TILES: dict[str, int | str] = {
     "tile_n": 48,
     "schedule": "pingpong",
     "joined": "none",
+    "window_rows": 0,
     "epilogue_subtiles": 2,
 }
+WINDOWS: dict[str, int | str] = {**TILES, "tile_n": 64, "window_rows": 8}
 
 
 @pytest.mark.cxx
@@ -312,6 +324,9 @@ TILES: dict[str, int | str] = {
         ("phases_sm90", "upsampling", {"r": 2, "s": 2, "padding_h": 0, "padding_w": 2}, {**TILES, "joined": "all"}),
         ("phases_sm90", "upsampling", {"c": 32, "k": 32, "groups": 4}, {**TILES, "joined": "all"}),
         ("phases_sm90", "upsampling", {"dilation_h": 2, "dilation_w": 3}, TILES),
+        ("phases_sm90", "upsampling", {"c": 32, "w": 9}, {**WINDOWS, "joined": "all"}),
+        ("phases_sm90", "upsampling", {"dilation_h": 2, "dilation_w": 2, "w": 9}, WINDOWS),
+        ("phases_sm90", "floats", {"stride_w": 2, "dilation_w": 2}, {**TILES, "window_rows": 1}),
         *long_run(
             ("phases", "upsampling", {"c": 41, "k": 3}, {"warp_tiles_k": 1, "joined": 1}),
             (

@@ -25,6 +25,7 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "cooperative",
     "window_rows": 0,
+    "folded": 1,
     "epilogue_subtiles": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
@@ -395,7 +396,7 @@ FAULTS = {
         "fence_bulk(); //",
     ),
     "outputs are staged where a store reads": ("wait_read<STAGES - 1>();", "wait_read<STAGES>();"),
-    "outputs are staged without the swizzle": (") ^ lane % 8) * 16;", ")) * 16;"),
+    "outputs are staged without the swizzle": (") ^ lane % 8 / SWIZZLED) * 16;", ")) * 16;"),
     "a product reads other channels": ("a + (a_at + i * 512)", "a + (at + i * 512)"),
     "a product reads another stage": ("b + b_at,", "b + (b_at - at),"),
     "rows and columns of taps change places": ("tap % S * DILATION_W, tap / S", "tap / S * DILATION_W, tap % S"),
@@ -415,8 +416,8 @@ def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> N
 WINDOW_FAULTS = {
     "consumers do not wait for a window": ("if (window.tap == 0) windows.consumer_wait(window);", ""),
     "a window is never given back": ("        if (lane == 0) windows.consumer_release(window.last);\n", ""),
-    "what follows the last row is not zero": ("LOADED * 128);", "LOADED * 128 + 1024);"),
-    "taps of the next row begin one pixel late": ("DILATION_H * PITCH", "(DILATION_H * PITCH + 1)"),
+    "what follows the last row is not zero": ("+ LOADED * PIXEL_BYTES);", "+ LOADED * PIXEL_BYTES + 1024);"),
+    "taps of the next row begin one pixel late": ("TAP_STEP_H * PITCH", "(TAP_STEP_H * PITCH + 1)"),
 }
 
 
@@ -493,10 +494,10 @@ def test_a_mistake_with_a_residual_is_found_without_a_gpu(what: str, host: Devic
 
 STRIP_FAULTS = {
     "rows of a window follow each other": (
-        "(PITCH * OPERAND_ROW_BYTES), PITCH * OPERAND_ROW_BYTES)",
-        "(PITCH * OPERAND_ROW_BYTES), 1024)",
+        "(FOLDED * PITCH * PIXEL_BYTES), FOLDED * PITCH * PIXEL_BYTES)",
+        "(FOLDED * PITCH * PIXEL_BYTES), 1024)",
     ),
-    "warpgroups read the same rows": ("window + first / 8 * (PITCH * OPERAND_ROW_BYTES)", "window"),
+    "warpgroups read the same rows": ("window + first / 8 * (FOLDED * PITCH * PIXEL_BYTES)", "window"),
     "warpgroups store the same rows": ("WINDOW_ROWS + Boxes::rows(first)", "WINDOW_ROWS"),
     "subtiles are stored in the same rows": ("STRIP ? pixels / 8 : 0", "STRIP ? pixels / 64 * 8 : 0"),
     "strips begin where the first does": ("{tile % STRIPS * 8,", "{0,"),
@@ -515,7 +516,7 @@ IMAGES_FAULTS = {
     "no zeros behind the last image": ("PAD_H * PITCH + PAD_W : PAD_W", "PAD_W : PAD_W"),
     "windows begin with every image": ("IMAGE_TILES * WINDOW_IMAGES}", "IMAGE_TILES}"),
     "images without a window": ("(n + WINDOW_IMAGES - 1) / WINDOW_IMAGES", "n / WINDOW_IMAGES"),
-    "more of a window is announced than comes": ("(IMAGES ? 0 : (R - 1) * DILATION_H)", "(R - 1) * DILATION_H"),
+    "more of a window is announced than comes": ("(IMAGES ? WINDOW_ROWS : FOLDED", "(FOLDED"),
 }
 
 

@@ -20,6 +20,7 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "pingpong",
     "window_rows": 0,
+    "folded": 1,
     "epilogue_subtiles": 1,
 }
 IMAGE = Conv2dProblem(3, 36, 9, 11, 70, 3, 3, pad_h=1, pad_w=1, dtype="f32", layout="nchw", epilogue="bias_add_relu")
@@ -95,6 +96,7 @@ PHASED: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "pingpong",
     "joined": "columns",
+    "window_rows": 0,
     "epilogue_subtiles": 2,
 }
 UPSAMPLED = make_problem(

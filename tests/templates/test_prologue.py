@@ -20,6 +20,7 @@ BASE: dict[str, int | str] = {
     "tile_n": 64,
     "schedule": "cooperative",
     "window_rows": 0,
+    "folded": 1,
     "epilogue_subtiles": 1,
 }
 PADDED = make_problem(

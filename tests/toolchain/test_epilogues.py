@@ -27,6 +27,7 @@ MOST_ACCUMULATORS: Mapping[str, Value] = {
     "tile_n": 216,
     "schedule": "pingpong",
     "window_rows": 14,
+    "folded": 1,
     "epilogue_subtiles": 1,
 }
 

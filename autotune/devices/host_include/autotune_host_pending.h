@@ -2,7 +2,7 @@
 // did not fence.
 #pragma once
 
-extern "C" void* autotune_thread_state(unsigned thread);  // 8192 bytes, the first 64 of them zeros when a block begins
+extern "C" void* autotune_thread_state(unsigned thread);  // 12288 bytes, the first 64 of them zeros when a block begins
 
 namespace autotune_host {
 struct Product {
@@ -26,12 +26,14 @@ struct Sums {
     float values[128];
 };
 
+constexpr unsigned MOST_PRODUCTS = 96;  // under way of a warp: 11 x 11 taps of four channels in TF32 are 66
+
 struct ThreadState {
     unsigned product_count, sum_count, groups;
     const char* written_begin;
     const char* written_end;
     char spare[32];
-    Product products[64];
+    Product products[MOST_PRODUCTS];
     Sums sums[4];
 
     void wrote(const char* begin, int bytes) {
@@ -44,7 +46,7 @@ struct ThreadState {
     void begin(Product product, float* d, int tiles, int line) {
         int which = 0;
         while (which < static_cast<int>(sum_count) && sums[which].d != d) ++which;
-        if (product_count == 64 || which == 4) autotune_stop("out_of_memory", "too many products under way", __FILE__, line);
+        if (product_count == MOST_PRODUCTS || which == 4) autotune_stop("out_of_memory", "too many products under way", __FILE__, line);
         if (which == static_cast<int>(sum_count)) {
             ++sum_count;
             sums[which].d = d;
@@ -73,7 +75,7 @@ struct ThreadState {
         sum_count = 0;
     }
 };
-static_assert(sizeof(ThreadState) <= 8192, "as much as the runtime has");
+static_assert(sizeof(ThreadState) <= 12288, "as much as the runtime has");
 
 inline ThreadState* thread_state(unsigned thread) { return static_cast<ThreadState*>(autotune_thread_state(thread)); }
 inline ThreadState* thread_state() {

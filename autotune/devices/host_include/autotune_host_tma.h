@@ -176,6 +176,9 @@ inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1) 
 inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3) {
     autotune_host::store_later(shared, {*map, {c0, c1, c2, c3}, {}}, 4);
 }
+inline void tma_store(const TensorMap* map, const void* shared, int c0, int c1, int c2, int c3, int c4) {
+    autotune_host::store_later(shared, {*map, {c0, c1, c2, c3, c4}, {}}, 5);
+}
 
 template <typename Words>
 inline void store_staged(Words* to, const Words& words) {

@@ -20,7 +20,7 @@ struct Operand {
     size_t begin() const { return field(0); }
     size_t leading() const { return field(16); }  // bytes to the next 16 bytes in depth; not read where rows are swizzled
     size_t stride() const { return field(32); }   // to the next eight rows
-    int swizzle_bytes() const { return bits >> 62 == 1 ? 128 : 0; }
+    int swizzle_bytes() const { return bits >> 62 ? 256 >> (bits >> 62) : 0; }  // 128, 64 or 32, as long as the rows are
 
     // Where an element of a transposed operand lies, whose rows are its depth: 64 neighbours across it, then `leading` bytes on.
     const char* transposed(int row, int k, int element_bytes) const {
@@ -43,12 +43,13 @@ struct Operand {
         const size_t eight = begin() + static_cast<size_t>(row / 8) * stride(), in_eight = static_cast<size_t>(row % 8);
         char* const smem = static_cast<char*>(autotune_smem_address());
         if (swizzle_bytes() == 0) return smem + eight + in_eight * 16 + static_cast<size_t>(index) * leading();
-        return smem + reinterpret_cast<size_t>(swizzled(eight + in_eight * 128 + static_cast<size_t>(index) * 16, swizzle_bytes()));
+        const size_t row_bytes = static_cast<size_t>(swizzle_bytes());
+        return smem + reinterpret_cast<size_t>(swizzled(eight + in_eight * row_bytes + static_cast<size_t>(index) * 16, swizzle_bytes()));
     }
     void require(int rows, int line) const {
-        if (bits >> 62 > 1) autotune_stop("trap", "an operand with a swizzle of 32 or 64 bytes", __FILE__, line);
         const size_t eights = static_cast<size_t>(rows / 8 - 1) * stride();
-        const size_t first = swizzle_bytes() ? begin() / 128 * 128 : begin(), bytes = eights + (swizzle_bytes() ? 8 * 128 : leading() + 128);
+        const size_t row_bytes = static_cast<size_t>(swizzle_bytes()), first = row_bytes ? begin() / row_bytes * row_bytes : begin();
+        const size_t bytes = eights + (row_bytes ? 8 * row_bytes : leading() + 128);
         require_fenced(static_cast<const char*>(autotune_smem_address()) + first, bytes, "a product of what a thread wrote without fence_bulk",
                        line);
     }
