@@ -52,8 +52,8 @@ constexpr int PAD_H = ${pad_h}, PAD_W = ${pad_w};
 constexpr int DILATION_H = ${dilation_h}, DILATION_W = ${dilation_w};
 constexpr int THREADS = ${threads}, TURNS = ${turns};
 
-__device__ float product(const float* x, const float* w, int image, int map, int row, int column, int channel,
-                         int tap_r, int tap_s) {
+__device__ float product(const float* x, const float* w, long long image, int map, int row, int column,
+                         int channel, int tap_r, int tap_s) {
     const int at_h = row * STRIDE_H - PAD_H + tap_r * DILATION_H;
     const int at_w = column * STRIDE_W - PAD_W + tap_s * DILATION_W;
     if (at_h < 0 || at_h >= H || at_w < 0 || at_w >= W) return 0.0f;
@@ -62,8 +62,8 @@ __device__ float product(const float* x, const float* w, int image, int map, int
 
 extern "C" __global__ void conv2d_tiny(const float* x, const float* w, float* y, int n) {
     for (int turn = 0; turn < TURNS; ++turn) {
-        const int at = (blockIdx.x * TURNS + turn) * THREADS + threadIdx.x;
-        if (at >= n * K * P * Q) return;
+        const long long at = (blockIdx.x * 1ll * TURNS + turn) * THREADS + threadIdx.x;
+        if (at >= 1ll * n * K * P * Q) return;
         const int column = at % Q, row = at / Q % P, map = at / (Q * P) % K, image = at / (Q * P * K);
         float sum = 0.0f;
 //% if order == "rows"
