@@ -41,26 +41,19 @@ def address_of(cluster: str) -> str:
 
 
 async def knock(cluster: str) -> None:
-    """Connect to a scheduler's port, to see whether it is reachable.
+    """Connect to a scheduler's port once; Dask would repeat that until a timeout.
 
-    Raises OSError if nobody listens or no host has that name, TimeoutError, and StudyError for an invalid address.
+    Raises OSError if nobody listens, no host has that name or Dask's certificates cannot be read, TimeoutError, and
+    StudyError for an invalid address.
     """
     address = address_of(cluster)
     try:
-        host, port = get_address_host_port(address)
-    except ValueError as error:
-        raise StudyError(f"{cluster}: {error}; expected HOST:PORT or tls://HOST:PORT") from None
-    try:
-        certified = Security().get_connection_args("client")["ssl_context"] is not None
-    except (OSError, ValueError) as error:
-        raise StudyError(f"{cluster}: Dask's certificates cannot be used ({error}); docs/cluster.md has TLS") from None
-    if address.startswith("tls:") and not certified:
-        raise StudyError(f"{cluster}: Dask was given no certificates; docs/cluster.md has TLS")
-    async with asyncio.timeout(CONNECT_S):
-        try:
-            _, writer = await asyncio.open_connection(host, port)
-        except (OverflowError, UnicodeError) as error:
-            raise StudyError(f"{cluster}: {error}") from None
+        if Security().get_connection_args("client")["ssl_context"] is None and address.startswith("tls:"):
+            raise StudyError(f"{cluster}: Dask was given no certificates; docs/cluster.md has TLS")
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(*get_address_host_port(address))
+    except (ValueError, OverflowError) as error:
+        raise StudyError(f"{cluster}: {error}") from None
     writer.close()
 
 
