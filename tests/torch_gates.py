@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autotune.autotune_runtime.torch_convert import convert
+from autotune.autotune_runtime.torch_convolution import TunedConvolution
 from autotune.autotune_runtime.torch_plain import Plain
 from autotune.autotune_runtime.torch_swap import Row
 from autotune.autotune_runtime.torch_untuned import disagreements
-from tests.torch_networks import ALWAYS, difference
+from tests.torch_networks import ALWAYS, difference, seeded
 
 
 class Gated(nn.Module):
@@ -27,6 +28,20 @@ class Gated(nn.Module):
         return pooled.mean((2, 3)) + y.mean() + others + functional.adaptive_avg_pool2d(x, 2).sum()
 
 
+class Excited(nn.Module):
+    """A gate before a convolution, and one whose images another operator also reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.other = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(functional.adaptive_avg_pool2d(x, 1))
+        y = torch.relu(self.conv(x * gate) + x)
+        gated = y * gate
+        return self.other(gated) + gated
+
+
 def images(n: int) -> Tensor:
     """Channels-last images of eight channels."""
     x = torch.randn((n, 8, 5, 7), generator=torch.Generator().manual_seed(n))
@@ -37,6 +52,16 @@ def converted(_: str, libraries: list[str], n: int) -> tuple[tuple[Row, ...], st
     """A converted network's report, its last line, its code, and the difference of outputs for n images."""
     made, report = convert(Gated().eval(), images(2), library=libraries, margin=ALWAYS)
     return report.rows, report.summary, str(getattr(made, "code", "")), difference(made, Gated(), images(n))
+
+
+def excited(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, str]], str, float]:
+    """A converted network's layers, their kernels and remarks on them, its code, and the difference of outputs."""
+    network = seeded(Excited).bfloat16().to(memory_format=torch.channels_last)
+    made, report = convert(network, images(2).bfloat16(), library=libraries, margin=ALWAYS)
+    modules = [each for each in made.modules() if isinstance(each, (Plain, TunedConvolution))]
+    assert not disagreements(made, (images(2).bfloat16(),), dict.fromkeys(modules, 2.0**-7))
+    rows = [(row.layer, row.kernel, row.why if row.why.startswith("in ") else "") for row in report.rows]
+    return rows, str(getattr(made, "code", "")), difference(made, network, images(n).bfloat16())
 
 
 def others(_: str, libraries: list[str]) -> list[float]:

@@ -193,7 +193,7 @@ class _Reader:
         if self._type(reads[1]).dtype != dtype:
             return operator
         layer = images_layer(call.writes[0], GateProblem(x=x, dtype=dtype), math.prod(x))
-        return replace(operator, reads=tuple(reads), layer=layer)
+        return replace(operator, kind="gate", reads=tuple(reads), layer=layer)
 
     def _pool(self, call: Call) -> Layer[LayerProblem] | None:
         """The pool of channels-last images that a call is; None if it is another operator."""

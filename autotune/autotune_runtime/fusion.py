@@ -52,8 +52,8 @@ class Operator:
     kind: str = "other"
     """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
     constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of tensors along an
-    axis; upsampling: each pixel becomes 2 x 2; channels_first: a view with the last axis as the second one;
-    convolution; other
+    axis; upsampling: each pixel becomes 2 x 2; gate: a product of images, read first, and a factor for each channel;
+    channels_first: a view with the last axis as the second one; convolution; other
     """
     function: Function | None = None
     """elementwise function; None if there is none, or if it is unknown"""
@@ -117,7 +117,7 @@ class Front:
     operators: tuple[int, ...]
     """positions in the graph, in order"""
     reads: tuple[str, ...]
-    """the images, and the frames before them if the problem has such"""
+    """the images, and the frames before them, or factors of their channels, if the problem has such"""
     problem: LayerProblem
     """the layer of these; without its epilogue"""
 
@@ -242,7 +242,7 @@ def _only_for(graph: Graph, at: int) -> bool:
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """The operators in front of a convolution that its kernel computes: padding, earlier frames, and upsampling."""
+    """The operators in front of a convolution that its kernel computes: padding, earlier frames, upsampling, a gate."""
     found: Front | None = None
     alone = problem
     tensor, reader = graph.operators[at].reads[0], at
@@ -262,6 +262,8 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             _, cache_d, d = operator.amounts
             x = (*of.x[:2], d, *of.x[3:])
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
+        elif operator.kind == "gate" and problem is alone:
+            return Front(tuple(reversed(parts)), operator.reads, replace(problem, prologue="scale"))
         elif operator.kind == "upsampling" and _may_read_upsampled(of):
             problem = replace(problem, geometry=_of_upsampled(of))
         elif operator.kind not in ("copy", "cast"):

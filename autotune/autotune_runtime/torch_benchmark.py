@@ -10,7 +10,7 @@ import copy
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -23,7 +23,7 @@ from .convolution import Problem
 from .fusion import LayerProblem
 from .network_layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
-from .torch_convolution import Convolution, activated
+from .torch_convolution import Convolution, TunedConvolution, activated
 from .torch_plain import Plain
 from .torch_runtime import Runtime
 
@@ -110,6 +110,27 @@ def race(
         return None
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
+
+
+def race_apart(
+    work: Work,
+    layer: Convolution,
+    library: str | Path,
+    gate: nn.Module,
+    alone: TunedConvolution,
+    runtime: Runtime,
+    effort: Effort,
+) -> Times:
+    """Time a kernel that multiplies its images by a gate, and in its place kernels for the gate and the convolution."""
+    first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
+
+    def apart(arrays: Arrays) -> Tensor:
+        _, factors = arrays.before
+        return _tuned(rest, replace(arrays, x=gate(arrays.x, factors), tuned=alone, before=()))
+
+    contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), "kernels for each": apart}
+    each_bytes = 2 * first.x.nbytes + apart(first).nbytes + first.z.nbytes
+    return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, layer.device, runtime, effort)
 
 
 def timed(

@@ -47,6 +47,8 @@ class Layer:
     """its kind in the graph, such as convolution"""
     otherwise: Layer | None = None
     """the layer without the operators in front of it"""
+    inner: tuple[Layer, ...] = ()
+    """layers among the operators in front of it"""
 
     @property
     def is_linear(self) -> bool:
@@ -138,17 +140,24 @@ class LayerGraph:
         self._images_of: dict[fx.Node, fx.Node] = {}
         """of rows that are a view of a kernel's images"""
         served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
-        found = ((at, each.layer) for at, each in enumerate(self._read.graph.operators))
-        self.layers = tuple(self._layer(at, each, served.get(at)) for at, each in found if each is not None)
+        self._found: dict[int, Layer] = {}
+        for at, each in enumerate(self._read.graph.operators):
+            if each.layer is not None:
+                self._found[at] = self._layer(at, each.layer, served.get(at))
         part.graph.recompile()
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Its layers, in execution order."""
+        return tuple(self._found.values())
 
     def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
         """Let a kernel's module compute a layer, with the fused operators of its problem."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
-        at, cache = layer.node, []
+        at, before = layer.node, []
         if fused is not None and fused.front is not None:
             gone = [*self._nodes(fused.front.operators), *gone]
-            first, *cache = map(self._made, fused.front.reads)
+            first, *before = map(self._made, fused.front.reads)
             given = [first]
         elif fused is not None and not isinstance(problem, Problem):
             given = [self._made(name) for name in self._read.graph.operators[fused.at].reads]
@@ -167,8 +176,8 @@ class LayerGraph:
             gone += self._nodes(fused.folded)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
-        if cache:
-            given = [*given, *[None] * (2 - len(given)), *cache]
+        if before and isinstance(problem, Problem):  # behind the residual: frames, and behind them factors
+            given = [*given, *[None] * ((2 if problem.cache_d else 3) - len(given)), *before]
         with nodes.inserting_before(at):
             if layer.is_linear:
                 x, *z = given
@@ -277,7 +286,8 @@ class LayerGraph:
         upsampled = problem.geometry.transposed and not conv.problem.geometry.transposed
         module = (UpsampledConvolution if upsampled else Convolution)(problem, conv.weight, conv.bias)
         fused = replace(fused, front=replace(front, problem=problem))
-        return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer)
+        inner = tuple(self._found[at] for at in front.operators if at in self._found)
+        return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer, inner=inner)
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
         """The scale and the shift after a concatenation or a norm that is written out, as weight and bias."""

@@ -14,11 +14,11 @@ from torch import nn
 
 from . import load
 from .activations import BY_WORD
-from .convolution import FilterGradient
+from .convolution import FilterGradient, Problem
 from .declared import INTERFACES
 from .fusion import LayerProblem
 from .interface import Library, LibraryError, find_libraries
-from .torch_benchmark import THOROUGH, Effort, Times, Work, race
+from .torch_benchmark import THOROUGH, Effort, Times, Work, race, race_apart
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import Inference, Layer
@@ -158,13 +158,21 @@ def swap(
     with torch.no_grad(), cudnn_benchmark():
         for part in network.parts:
             judged = [judge.way(layer) for layer in part.layers]
+            inside = {each.node: row for layer, row in judged if row.swapped for each in layer.inner}
             for at, (layer, row) in enumerate(judged, len(rows)):
+                if layer.node in inside:
+                    continue
                 if row.swapped and isinstance(row.problem, LayerProblem) and layer.module is not None:
                     tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
                     places[tuned] = at
                     part.take(layer, row.problem, tuned)
-            rows += [replace(row, kind=layer.kind) for layer, row in judged]
+            rows += [replace(_inside(row, inside.get(layer.node)), kind=layer.kind) for layer, row in judged]
         return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
+
+
+def _inside(row: Row, by: Row | None) -> Row:
+    """The row of a layer, which the kernel of a later one may also compute."""
+    return row if by is None else replace(row, kernel=by.kernel, swapped=True, why=f"in the kernel of {by.layer}")
 
 
 @contextmanager
@@ -197,9 +205,32 @@ class _Judge:
         """The first way to compute a layer by a kernel that wins, else the plainest, and its row."""
         for way in layer.ways:
             row = self.row(way)
-            if row.swapped:
+            if row.swapped and self._pays(way, row):
                 break
         return way, row
+
+    def _pays(self, way: Layer, row: Row) -> bool:
+        """Whether a kernel that also computes a gate in front is faster than kernels for each, if there are such."""
+        if way.otherwise is None or not way.inner:
+            return True
+        module, gate, alone = way.module, self._tuned(way.inner[0]), self._tuned(way.otherwise)
+        if not isinstance(module, Convolution) or gate is None or not isinstance(alone, TunedConvolution):
+            return True
+        assert isinstance(row.problem, Problem)  # noqa: S101 - that of a convolution
+        runtime = module.operator.runtime_of(module.device)
+        work = Work(row.problem, way.residual, way.activation)
+        if runtime is not None and (key := f"{work!r}, kernels for each") not in self._times:
+            library = self._libraries[row.problem.operation].path
+            self._times[key] = race_apart(work, module, library, gate, alone, runtime, self._effort)
+        times = self._times[key]
+        return times is not None and times.tuned_us < times.rivals[0][1]
+
+    def _tuned(self, layer: Layer) -> Tuned | None:
+        """The module that runs a layer's kernel; None if PyTorch computes it."""
+        row = self.row(layer)
+        if not row.swapped or layer.module is None or not isinstance(row.problem, LayerProblem):
+            return None
+        return layer.module.tuned(row.problem.epilogue, self._libraries[row.problem.operation].path)
 
     def row(self, layer: Layer) -> Row:
         """Decide about a layer."""

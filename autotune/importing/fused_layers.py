@@ -110,7 +110,7 @@ def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, o
     return Fused(label, _problem(fused.problems[0]), tuple(_parts(network, fused)))
 
 
-_IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "upsampling"}
+_IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "upsampling", "gate": "gate"}
 
 
 def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:

@@ -23,6 +23,8 @@ from tests import torch_networks as networks  # noqa: E402
 
 CLOSE = 1e-5
 """Difference of two float32 networks, in units of the largest output."""
+ROUNDED = 2.0**-6
+"""That of two bfloat16 networks."""
 Sizes = dict[str, int | str]
 WINDOWS: Sizes = {
     "h": 5,
@@ -35,10 +37,22 @@ WINDOWS: Sizes = {
     "pad_w": 1,
     "layout": "nhwc",
 }
+EXCITED: Sizes = {
+    "h": 5,
+    "w": 7,
+    "k": 8,
+    "r": 1,
+    "s": 1,
+    "dtype": "bf16",
+    "layout": "nhwc",
+    "epilogue": "bias_add_relu",
+}
 KERNELS: dict[str, tuple[tuple[str, Sizes], ...]] = {
     "pixel_mean": (("pixel_mean_blocks", {"pixels": 35}), ("pixel_mean_blocks", {"pixels": 12})),
-    "gate": (("gate_rows", {"pixels": 35}),),
+    "gate": (("gate_rows", {"pixels": 35}), ("gate_rows", {"pixels": 35, "dtype": "bf16"})),
     "max_pool2d": (("max_pool2d_rows", WINDOWS),),
+    "conv": (("conv_mma_gemm", EXCITED | {"prologue": "scale"}),),
+    "conv2d": (("mma_gemm", EXCITED),),
 }
 
 
@@ -80,6 +94,27 @@ def test_pools_and_gates_of_channels_last_images_run_kernels(n: int, on_cpu: OnH
     assert summary == "0 of 0 convolutions, 2 of 2 means, 1 of 1 gates and 1 of 1 max pools run tuned kernels"
     assert [code.count(f"aten.{name}") for name in ("mul", "max_pool2d", "mean", "adaptive_avg_pool2d")] == [2, 1, 2, 1]
     assert difference < CLOSE
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_gate_before_a_convolution_is_in_its_kernel(n: int, on_cpu: OnHostDriver, paths: list[str]) -> None:
+    rows, code, difference = on_cpu(gates.excited, [path for path in paths if "conv2d" not in path], n)
+    assert rows[1:] == [
+        ("mul", "tested.conv0", "in the kernel of conv"),
+        ("conv", "tested.conv0", ""),
+        ("mul_1", "tested.gate1", ""),
+        ("other", "", ""),
+    ]
+    assert "aten.mul" not in code
+    assert difference < ROUNDED
+
+
+def test_a_gate_is_in_the_faster_kernel(on_cpu: OnHostDriver, paths: list[str]) -> None:
+    rows, code, difference = on_cpu(gates.excited, paths, 3)
+    together = [("mul", "tested.conv0", "in the kernel of conv"), ("conv", "tested.conv0", "")]
+    assert rows[1:3] in (together, [("mul", "tested.gate1", ""), ("conv", "tested.conv2d0", "")])
+    assert "aten.mul" not in code
+    assert difference < ROUNDED
 
 
 def test_other_sizes_and_dtypes_and_compilers_give_the_same(on_cpu: OnHostDriver, paths: list[str]) -> None:
