@@ -25,14 +25,15 @@ struct Prologue {
                     if constexpr (ACTIVATION == relu) asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(word) : "r"(0u));
                 }
             }
-            return;
-        }
+        } else
 #endif
+        {
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            float value = to_float(inputs.at[i]) * to_float(scale.at[i]);
-            if constexpr (SHIFT) value += to_float(shift.at[i]);
-            inputs.at[i] = from_float<T>(ACTIVATION(value));
+            for (int i = 0; i < N; ++i) {
+                float value = to_float(inputs.at[i]) * to_float(scale.at[i]);
+                if constexpr (SHIFT) value += to_float(shift.at[i]);
+                inputs.at[i] = from_float<T>(ACTIVATION(value));
+            }
         }
     }
 };

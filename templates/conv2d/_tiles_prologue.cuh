@@ -1,17 +1,14 @@
 #pragma once
 #include "_filter_rows_sm90.cuh"
 
-#include "_im2col_boxes.cuh"
-
 #include "_prologue.cuh"
 
-// Tiles of TILE_N pixels, counted through all images, of a 1x1 convolution with a prologue: three warps apply it to each stage of pixels where
-// TMA left them, and consumers wait for these. The factors of the images of a tile follow its pixels. Needs _mainloop_sm90.cuh, _epilogue_sm90.cuh,
-// first_channel and the family's constants.
+// Tiles of TILE_N pixels, counted through all images, of a 1x1 convolution with a prologue: consumers apply it to each stage of pixels where TMA
+// left them, while the MMAs of the stage before run. The factors of the images of a tile follow its pixels. Needs _mainloop_sm90.cuh,
+// _epilogue_sm90.cuh, first_channel and the family's constants.
 
 constexpr int X_BYTES = TILE_N * OPERAND_ROW_BYTES, W_BYTES = TILE_M * OPERAND_ROW_BYTES;
 constexpr int FACTOR_BYTES = FACTOR_IMAGES * OPERAND_ROW_BYTES;
-constexpr int PREPARERS = 3;  // warps
 
 __device__ __forceinline__ int tiles_of(int n) { return (n * PIXELS + TILE_N - 1) / TILE_N * TILES_M; }
 
@@ -25,15 +22,49 @@ __device__ __forceinline__ unsigned long long pixels_operand(const unsigned char
 
 // Of a tile; there are no windows, but stages that are prepared.
 struct Window {
-    Barrier* prepared;
+    unsigned char* stages;
+    int consumer;
+    int first = 0;  // of the tile's pixels, in its image
+
     __device__ __forceinline__ void begin_tile() {}
     __device__ __forceinline__ void skip_tile() {}
+    // Applies the prologue to a stage's pixels; by all consumers of a tile.
+    __device__ __forceinline__ void prepare(int index) const {
+        using Chunk = AlignedArray<T, 8>;
+        constexpr int THREADS_OF_TILE = PINGPONG ? 128 : 128 * CONSUMERS;
+        constexpr int STEP = THREADS_OF_TILE / 8, AT_ONCE = PROLOGUE::HAS_SHIFT ? 2 : 4;  // pixels; loads do not pass stores of earlier ones
+        const int thread = static_cast<int>(threadIdx.x) % THREADS_OF_TILE, chunk = thread % 8;  // of a pixel; eight threads have all banks
+        unsigned char* const pixels = stages + index * STAGE_BYTES + W_BYTES;
+        const Chunk* const factors = reinterpret_cast<const Chunk*>(pixels + X_BYTES) + chunk;
+        for (int pixel = thread / 8; pixel < TILE_N; pixel += AT_ONCE * STEP) {
+            Chunk inputs[AT_ONCE], scale[AT_ONCE], shift[AT_ONCE];
+            unsigned char* at[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int own = pixel + i * STEP;
+                if (TILE_N % (AT_ONCE * STEP) > 0 && own >= TILE_N) break;
+                at[i] = pixels + own * OPERAND_ROW_BYTES + (chunk ^ own % 8) * 16;
+                inputs[i] = *reinterpret_cast<const Chunk*>(at[i]);
+                const Chunk* const factor = factors + (first + own) / PIXELS * 8;
+                scale[i] = *factor;
+                if constexpr (PROLOGUE::HAS_SHIFT) shift[i] = factor[FACTOR_IMAGES * 8];
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                if (TILE_N % (AT_ONCE * STEP) > 0 && pixel + i * STEP >= TILE_N) break;
+                PROLOGUE::apply(inputs[i], scale[i], shift[i]);
+                store_operand(at[i], inputs[i]);
+            }
+        }
+        fence_bulk();
+        sync_threads<THREADS_OF_TILE>(CONSUMERS + 2 + (PINGPONG ? consumer : 0));
+    }
 };
 
 struct Mma : StagedMma<STAGE_BYTES, K_BLOCKS> {
     __device__ __forceinline__ static void wait(PipelineTma<STAGES>& pipeline, const PipelineState<STAGES>& state, WindowPipeline&, const Window& window) {
         pipeline.consumer_wait(state);
-        barrier_wait(window.prepared + state.index, state.phase);
+        window.prepare(state.index);
     }
 };
 
@@ -65,47 +96,6 @@ __device__ __forceinline__ void produce(unsigned char* stages, PipelineTma<STAGE
             for (int i = 0; i < BOXES; ++i) tma_load(stage + W_BYTES + i * (BOX * OPERAND_ROW_BYTES), &maps.x, full, c, pixel + i * BOX);
             tma_load(stage + W_BYTES + X_BYTES, &maps.scale, full, c, pixel / PIXELS);
             if constexpr (PROLOGUE::HAS_SHIFT) tma_load(stage + W_BYTES + X_BYTES + FACTOR_BYTES, &maps.shift, full, c, pixel / PIXELS);
-        }
-    }
-}
-
-// Applies the prologue to the pixels of all stages of the block's tiles; by the threads of PREPARERS warps.
-__device__ __forceinline__ void prepare(unsigned char* stages, PipelineTma<STAGES>& pipeline, Barrier* prepared, int tiles, int thread) {
-    using Scheduler = PersistentTileScheduler<>;
-    using Chunk = AlignedArray<T, 8>;
-    constexpr int STEP = PREPARERS * 4, AT_ONCE = PROLOGUE::HAS_SHIFT ? 2 : 4;  // pixels; loads do not pass stores of earlier ones
-    const int chunk = thread % 8;  // of a pixel's channels; eight threads have all banks
-    PipelineState<STAGES> state;
-    for (int index = Scheduler::first(); index < tiles; index += Scheduler::step()) {
-        const int first = index / TILES_M * TILE_N % PIXELS;  // of the tile's pixels, in its image
-#pragma unroll 1
-        for (int k_tile = 0; k_tile < K_TILES; ++k_tile, ++state) {
-            pipeline.consumer_wait(state);
-            unsigned char* const pixels = stages + state.index * STAGE_BYTES + W_BYTES;
-            const Chunk* const factors = reinterpret_cast<const Chunk*>(pixels + X_BYTES) + chunk;
-            for (int pixel = thread / 8; pixel < TILE_N; pixel += AT_ONCE * STEP) {
-                Chunk inputs[AT_ONCE], scale[AT_ONCE], shift[AT_ONCE];
-                unsigned char* at[AT_ONCE];
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i) {
-                    const int own = pixel + i * STEP;
-                    if (TILE_N % (AT_ONCE * STEP) > 0 && own >= TILE_N) break;
-                    at[i] = pixels + own * OPERAND_ROW_BYTES + (chunk ^ own % 8) * 16;
-                    inputs[i] = *reinterpret_cast<const Chunk*>(at[i]);
-                    const Chunk* const factor = factors + (first + own) / PIXELS * 8;
-                    scale[i] = *factor;
-                    if constexpr (PROLOGUE::HAS_SHIFT) shift[i] = factor[FACTOR_IMAGES * 8];
-                }
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i) {
-                    if (TILE_N % (AT_ONCE * STEP) > 0 && pixel + i * STEP >= TILE_N) break;
-                    PROLOGUE::apply(inputs[i], scale[i], shift[i]);
-                    store_operand(at[i], inputs[i]);
-                }
-            }
-            fence_bulk();
-            __syncwarp();
-            if (thread % 32 == 0) barrier_arrive(prepared + state.index);
         }
     }
 }
