@@ -41,8 +41,10 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     """For each layout that there is one of these problems with a larger run-time size; none where no 32-bit size is
     enough. As many arrays as possible have more than `BEYOND` elements, in the least memory.
 
-    A CPU has neither the memory nor the time, and runs some blocks only.
+    A CPU has neither the memory nor the time, and runs some blocks only: none that sum over the whole run-time size.
     """
+    if device.can.cpu and not all(bound.problem.operation.independent for bound in bounds):
+        return ()
     memory_bytes, beyond = int(_SHARE * device.memory_bytes), BEYOND
     if device.can.cpu:  # where memory is no limit, the last of several rows also begins beyond 31 bits
         memory_bytes, beyond = _ADDRESSES_BYTES, 2 * BEYOND
