@@ -59,9 +59,14 @@ struct Tile {
           first_column(ALL_TAPS ? index % BOXES * 64 : index % TILES_COLUMNS * TILE_COLUMNS),
           first_tap(ALL_TAPS ? index % TILES_COLUMNS / BOXES * (R * S) : 0) {}
 
+    static constexpr int FILTERS = GROUP_K / JOINED, FILTER_C = GROUP_C / JOINED;  // of a group
+    // Whether the four neighbours with a column, if they are of one group, are of the row's.
+    __device__ __forceinline__ bool is_of_group(int row, int column) const {
+        if constexpr (JOINED == 1 || FILTER_C % 4 != 0) return true;
+        return (first_k + row) / FILTERS == (ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS) / FILTER_C;
+    }
     // Where the element lies in dw that the tile has in a row and column; -1 where it is none.
     __device__ __forceinline__ long long element(int row, int column) const {
-        constexpr int FILTERS = GROUP_K / JOINED, FILTER_C = GROUP_C / JOINED;  // of a group
         const int k = first_k + row, tap = ALL_TAPS ? first_tap + column / 64 : (first_column + column) / TAP_COLUMNS;
         const int c = ALL_TAPS ? first_column + column % 64 : (first_column + column) % TAP_COLUMNS - LEAD;
         if (k >= GROUP_K || tap >= TAPS || c < 0 || c >= GROUP_C) return -1;
@@ -87,15 +92,17 @@ __device__ __forceinline__ void store_sums(float* __restrict__ dw, const Tile& t
 
 // Stores a lane's accumulators of BLOCKS MMAs below each other, BLOCK_ROWS rows apart, from a row and column of a tile on.
 template <int BLOCK_ROWS, int BLOCKS, int TILES_OF_8>
-__device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][4], float* sums, int row, int column) {
+__device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][4], float* sums, const Tile& tile, int row, int column) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float* const to = sums + (row + lane / 4) * TILE_COLUMNS + column + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2 * BLOCKS; ++i) {
 #pragma unroll
         for (int j = 0; j < TILES_OF_8; ++j) {
+            const int below = i / 2 * BLOCK_ROWS + i % 2 * 8;
+            if (!tile.is_of_group(row + below + lane / 4, column + j * 8 + lane % 4 * 2)) continue;
             const AlignedArray<float, 2> pair = {d[i / 2][j][i % 2 * 2], d[i / 2][j][i % 2 * 2 + 1]};
-            *reinterpret_cast<AlignedArray<float, 2>*>(to + (i / 2 * BLOCK_ROWS + i % 2 * 8) * TILE_COLUMNS + j * 8) = pair;
+            *reinterpret_cast<AlignedArray<float, 2>*>(to + below * TILE_COLUMNS + j * 8) = pair;
         }
     }
 }
@@ -120,9 +127,10 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const flo
         const float* const begun = sums_of(workspace, index, begin, blocks, steps);
         for (; chunk < TILE_CHUNKS && left > 0; ++chunk, --left) {
             const int at = (chunk * WARP_QUADS + lane % WARP_QUADS) * 4;
+            const bool stored = tile.is_of_group(at / TILE_COLUMNS, at % TILE_COLUMNS);
             Quad sums = {};
 #pragma unroll 4
-            for (int block = begin + lane / WARP_QUADS; block <= end; block += REDUCE_LANES) {
+            for (int block = begin + lane / WARP_QUADS; stored && block <= end; block += REDUCE_LANES) {
                 // Blocks behind the first one begin with this tile.
                 const Quad part = *reinterpret_cast<const Quad*>((block == begin ? begun : first_sums_of(workspace, block, blocks)) + at);
 #pragma unroll

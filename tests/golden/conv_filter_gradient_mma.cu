@@ -180,7 +180,7 @@ conv_filter_gradient_mma(const Bits* __restrict__ x, const Bits* __restrict__ dy
             add_stage(accumulators, stages + stage * STAGE, warp_k, warp_column);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
-        store_part<16>(accumulators, sums_of(workspace, part.tile, blockIdx.x, gridDim.x, share.steps), warp_k, warp_column);
+        store_part<16>(accumulators, sums_of(workspace, part.tile, blockIdx.x, gridDim.x, share.steps), tile, warp_k, warp_column);
         __syncthreads();  // the stages have been read
     }
 }

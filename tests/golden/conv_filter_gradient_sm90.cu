@@ -154,10 +154,11 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     for (Share share = share_of_cluster(n); share.more();) {
         const Part part = part_of_block(share.take());
         float d[ROWS / 64][COLUMNS / 8][4];
+        const Tile tile(part.tile);
         const int last = collective_mma<Mma>(d, pipeline, state, dy_operand, x_operand, part.begin, part.end, lane);
         wgmma_wait(d);
         Mma::release(pipeline, last, lane);
         float* const sums = sums_of(workspace, part.tile, blockIdx.x / SHARED_K, gridDim.x / SHARED_K, share.steps);
-        store_part<64>(d, sums, first_row, column);
+        store_part<64>(d, sums, tile, first_row, column);
     }
 }

@@ -50,6 +50,7 @@ def changed(**values: Value) -> Problem:
     return make_problem(FILTER_GRADIENT, {**SAME.values, "c": 24, "k": 40, **values})
 
 
+ONE_TILE_EACH: Values = {"tile_k": 128, "tile_boxes": 2, "window_rows": 0}
 POINTWISE = changed(r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, c=136, k=264)
 
 
@@ -64,8 +65,10 @@ POINTWISE = changed(r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, c=136,
         (POINTWISE, {"tile_k": 64, "tile_boxes": 2, "window_rows": 0, "shared_k": 2, "splits": 2}),
         (changed(d=3, t=2, pad_d=1, w=5), {**WINDOWS, "window_rows": 3}),
         (changed(c=72, k=144, groups=9, w=5), WINDOWS),
+        (changed(r=1, s=1, pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0, c=136, k=104), ONE_TILE_EACH),
         *long_run(
             (changed(d=4, t=3, pad_d=2, pad_d_end=1, stride_d=2, dilation_d=2, c=72), WINDOWS),
+            (changed(c=64, k=64, groups=16), {"tile_k": 64, "tile_boxes": 3, "window_rows": 0, "splits": 2}),
             (changed(c=168, k=168, groups=7, stride_h=2), {"tile_k": 64, "tile_boxes": 4, "window_rows": 0}),
             (changed(stride_h=2, stride_w=2, w=11), {"tile_k": 64, "tile_boxes": 3, "window_rows": 0}),
             (changed(r=2, s=4, dilation_w=2, pad_w=3), WINDOWS),
