@@ -36,6 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,8 +48,8 @@ from autotune.autotune_runtime import find_library
 from autotune.autotune_runtime.torch_call import LAST
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_layers import read_network
-from autotune.autotune_runtime.torch_swap import Report
-from autotune.autotune_runtime.torch_untuned import UntunedNetwork
+from autotune.autotune_runtime.torch_swap import MARGIN, Report
+from autotune.autotune_runtime.torch_untuned import DB, begun_build, expect, started_build, swap_untuned
 from autotune.autotune_runtime.torch_verify import calibrated, verify
 from autotune.study_reader import load_study
 
@@ -287,7 +288,7 @@ def main() -> None:
         for process in processes:
             process.join()
     found = [file for cell in cells if (file := arguments.folder / f"{stem(cell)}.json").exists()]
-    print("\n".join(lines([Measured(**json.loads(file.read_text())) for file in found])))
+    print("\n".join(lines([Measured(**json.loads(file.read_text())) for file in found])) if found else "no results")
 
 
 def measure(arguments: argparse.Namespace, niceness: int = 0) -> None:
@@ -325,15 +326,18 @@ def run(arguments: argparse.Namespace) -> Measured:
     command, tuning_s = "nothing tuned", 0.0
     if arguments.untuned:
         command, started = "untuned", time.monotonic()
-        pending, _ = convert(original, x)
-        assert isinstance(pending, UntunedNetwork)  # its cache is empty
-        while not pending.ready:
+        building = started_build([x], DB)
+        assert building is not None
+        read = read_network(original, x, partial(expect, building))  # as convert does, but alone with the GPU after it
+        build = begun_build(building, read)
+        assert build is not None
+        while not build.done():
             time.sleep(0.01)
         with alone(arguments.folder) as waited_s:
-            pending(x)
+            converted, report = swap_untuned(read, build, MARGIN)
+            converted(x)
             torch.cuda.synchronize()
             tuning_s = time.monotonic() - started - waited_s
-        converted, report = pending.network, pending.report
         print(f"{stem(arguments)}: first call of the converted network after {tuning_s:.1f} s", file=sys.stderr)
     elif arguments.device == "cuda":
         with alone(arguments.folder):
