@@ -490,15 +490,22 @@ def listened(library: str) -> list[str]:
     with torch.profiler.profile() as profile:
         made(images(4))
 
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            names.append(function.name())
-            return function(*args, **(kwargs or {}))
-
     names = [event.name for event in profile.events() or ()]
-    with Names():
+    with Names(names):
         made(images(4))
     return [name for name in names if name.endswith("::convolution") and not name.startswith("aten")]
+
+
+class Names(TorchDispatchMode):
+    """The names of the operators that PyTorch runs."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
@@ -574,10 +581,11 @@ def disagreeing(library: str) -> tuple[dict[str, float], float, float]:
     made.get_submodule("conv1").weight.data.mul_(1.001)
     names = {part: name for name, part in made.named_modules() if isinstance(part, TunedConvolution)}
     before = difference(made, network, images(4))
-    wrong = disagreements(made, (images(4),), dict.fromkeys(names, ERROR_BOUND))
-    for part in wrong:
+    bounds = {(part, part.problem.x[1:]): ERROR_BOUND for part in names}
+    wrong = disagreements(made, [(images(4),)], bounds)
+    for part, _ in wrong:
         part.leave_to_pytorch()
-    errors = {names[part]: times for part, times in wrong.items()}
+    errors = {names[part]: times for (part, _), times in wrong.items()}
     return errors, before, difference(made, network, images(4))
 
 
@@ -635,3 +643,20 @@ def untuned(_: str, cache: str) -> tuple[list[tuple[Row, ...]], list[float], str
     differences.append(difference(made, network, images(3)))
     again = convert(network, images(4), margin=ALWAYS)[0]
     return [first.rows, made.report.rows], differences, type(again).__name__
+
+
+@torch.no_grad()
+def in_two_sizes(_: str, cache: str) -> tuple[tuple[Row, ...], list[tuple[int, float]]]:
+    """The report of a network converted for images of 12 and 16 pixels, and for these sizes and another one the number
+    of convolutions that PyTorch runs, and the difference of the outputs.
+    """
+    os.environ["XDG_CACHE_HOME"] = cache
+    network = seeded(lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU()))
+    made, report = convert(network, [images(2, size=12), images(2, size=16)], margin=ALWAYS, wait=True)
+    found = []
+    for size in (12, 16, 20):
+        x = images(3, size=size)
+        with Names([]) as names:
+            made(x)
+        found.append((names.names.count("aten::convolution"), difference(made, network, x)))
+    return report.rows, found

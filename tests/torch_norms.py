@@ -129,10 +129,11 @@ def disagreeing(library: str) -> tuple[list[str], float]:
     for each in (network, made):
         each.get_submodule("norm2").weight.data.mul_(2)
     names = {part: name for name, part in made.named_modules() if isinstance(part, Norm)}
-    wrong = disagreements(made, (images("decoder", 2),), dict.fromkeys(names, 1.0))
+    found = disagreements(made, [(images("decoder", 2),)], {(part, part.problem.x[1:]): 1.0 for part in names})
+    wrong = [part for part, _ in found]
     for part in wrong:
         part.leave_to_pytorch()
-    return [names[part] for part in wrong], difference(made, network, images("decoder", 2))
+    return [name for part, name in names.items() if part in wrong], difference(made, network, images("decoder", 2))
 
 
 def operator(library: str) -> tuple[str, float, tuple[int, ...]]:

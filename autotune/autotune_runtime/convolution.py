@@ -151,6 +151,16 @@ class Problem(_OfConvolution):
         return self.geometry.x
 
     @property
+    def y(self) -> Shape:
+        """The shape of its result."""
+        return self.geometry.y
+
+    @property
+    def inputs(self) -> tuple[Shape, ...]:
+        """The shapes of its tensors: the images, and the frames before them if there are any."""
+        return (self.x, self.cache) if self.cache_d else (self.x,)
+
+    @property
     def layout(self) -> str:
         """The layout of its images."""
         return self.geometry.layout

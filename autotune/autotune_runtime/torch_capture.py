@@ -135,7 +135,7 @@ def _hooked(parts: Iterable[nn.Module], called: Callable[..., None]) -> Iterator
 
 
 def _parts(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Iterator[Part]:
-    given = _given(network, arguments, [part for part in network.modules() if runs[part] == 1])
+    given = given_to(network, arguments, [part for part in network.modules() if runs[part] == 1])
     waiting = [name for name, _ in reversed([*network.named_children()])]
     while waiting:
         path = waiting.pop()
@@ -176,7 +176,7 @@ def _repeated(
     return Repeated(part, graphs).eval(), parts
 
 
-def _given(
+def given_to(
     network: nn.Module, arguments: tuple[object, ...], parts: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[object, ...]]:
     """The arguments of the parts that are called with tensors by position, also in lists; each part runs once."""

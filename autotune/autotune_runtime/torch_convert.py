@@ -29,10 +29,11 @@ def convert(
     report.
 
     `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
-    its shapes, with cudnn.benchmark on. Batch norms are folded into the convolutions before them, tuned or not. If the
-    library has such kernels, a kernel also adds a tensor of the output's shape, as in a ResNet's blocks, and computes
-    an activation, if nothing else reads the values in between. The copy is a `torch.fx.GraphModule`, or has such parts.
-    No parameter of the copy requires gradients.
+    its shapes, with cudnn.benchmark on. A list has several such examples, whose images may have other sizes: the layers
+    that run a kernel for the first example run others for the other ones. Batch norms are folded into the convolutions
+    before them, tuned or not. If the library has such kernels, a kernel also adds a tensor of the output's shape, as in
+    a ResNet's blocks, and computes an activation, if nothing else reads the values in between. The copy is a
+    `torch.fx.GraphModule`, or has such parts. No parameter of the copy requires gradients.
 
     A kernel is timed against the network's own operators, which run if it is not faster. PyTorch's kernels compute what
     the kernel does not. If the kernel that computes most does not win, one that computes less is tried. All run from

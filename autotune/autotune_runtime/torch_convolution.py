@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from . import find_library, load
 from .activations import BY_WORD
-from .convolution import Problem, activation_of, epilogue_name, prologue_activation, sizes
+from .convolution import Problem, Shape, activation_of, epilogue_name, prologue_activation, sizes
+from .fusion import LayerProblem
 from .network_interfaces import CONV_INTERFACES
 from .torch_call import Call
 from .torch_exact import at_pixels, chosen_pixels, sums
@@ -178,7 +179,7 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
 
 
 class TunedConvolution(Convolution):
-    """A convolution that runs a library's kernel on images of the shape it was made for, any number of them.
+    """A convolution that runs a library's kernels on images of the shapes it was made for, any number of them.
 
     If its problem has a residual, it takes the residual as a second argument and adds it before its activation; the
     frames before a video are its third, and factors of each image's channels [N, C, 1, ...] its fourth.
@@ -194,9 +195,15 @@ class TunedConvolution(Convolution):
         of = problem.geometry
         zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
         self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
-        self._x_sizes, self._y_sizes, self._dtype = of.x[1:], of.y[1:], conv.weight.dtype
-        self._cache_sizes = problem.cache[1:]
+        self._dtype = conv.weight.dtype
+        self._served: dict[tuple[Shape, ...], Shape] = {}
+        """the sizes of images that kernels compute, and of the frames before them, with those of the output"""
+        self.serve(problem)
         self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, or_pytorch=True).text
+
+    def serve(self, problem: LayerProblem) -> None:
+        """Run the library's kernel also for this problem, whose images have other sizes."""
+        self._served[tuple(shape[1:] for shape in problem.inputs)] = problem.y[1:]
 
     def forward(  # type: ignore[override] # a residual, which a plain convolution does not take, comes first
         self,
@@ -215,10 +222,11 @@ class TunedConvolution(Convolution):
             y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache, factors, None), (weight, bias))
             if y is not None:
                 return y
-        fits = x.shape[1:] == self._x_sizes and weight.dtype == self._dtype
-        fits = fits and (() if cache is None else cache.shape[1:]) == self._cache_sizes
-        supported = fits and CONVOLUTION.runtime_of(x.device) is not None
-        if supported and (z is None or z.shape == (x.shape[0], *self._y_sizes)):
+        given = tuple(each.shape[1:] for each in (x, cache) if each is not None)
+        y_sizes = next((y_sizes for known, y_sizes in self._served.items() if known == given), None)
+        supported = y_sizes is not None and CONVOLUTION.runtime_of(x.device) is not None
+        supported = supported and weight.dtype == self._dtype
+        if supported and y_sizes is not None and (z is None or z.shape == (x.shape[0], *y_sizes)):
             return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, factors, None, self._call))
         return self.by_pytorch(x, z, cache, scale)
 
@@ -260,7 +268,8 @@ class TunedConvolution(Convolution):
 
     def leave_to_pytorch(self) -> None:
         """Run PyTorch's operators from now on."""
-        self._call, self._x_sizes = "", ()
+        self._call = ""
+        self._served.clear()
 
     def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""

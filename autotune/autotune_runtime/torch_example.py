@@ -23,6 +23,12 @@ def refuse_training(module: nn.Module) -> None:
             raise TrainingMode(f"{where} is in training mode; call eval() first: tuned kernels have no backward pass")
 
 
+def examples_of(example: object) -> list[object]:
+    """The examples of a list of several, or the only one."""
+    several = isinstance(example, list) and not all(isinstance(each, int) for each in example)
+    return [*example] if several and isinstance(example, list) else [example]
+
+
 def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
     """The arguments of a call: a tensor, a tuple of arguments, or the sizes of a tensor to fill with noise.
 

@@ -16,10 +16,10 @@ from .fusion import Front, Fused, LayerProblem, fuse
 from .plain_problems import ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
-from .torch_capture import Part, capture
+from .torch_capture import Part, capture, given_to
 from .torch_convolution import Convolution, LinearLayer, UpsampledConvolution
-from .torch_example import changes_are_counted, example_arguments, refuse_training, replaced
-from .torch_graph import arguments_of, attribute, read
+from .torch_example import changes_are_counted, example_arguments, examples_of, refuse_training, replaced
+from .torch_graph import Read, arguments_of, attribute, read
 from .torch_plain import MODULES, Plain
 
 _PERMUTE, _UNSQUEEZE = torch.ops.aten.permute.default, torch.ops.aten.unsqueeze.default
@@ -49,6 +49,8 @@ class Layer:
     """the layer without the operators in front of it"""
     inner: tuple[Layer, ...] = ()
     """layers among the operators in front of it"""
+    elsewhere: tuple[Fused, ...] = ()
+    """the same layer in the other examples, if they have it with the same operators"""
 
     @property
     def is_linear(self) -> bool:
@@ -75,6 +77,12 @@ class Layer:
         """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
         return () if self.fused is None else self.fused.problems
 
+    def elsewhere_of(self, problem: LayerProblem) -> tuple[LayerProblem, ...]:
+        """The problems of the other examples in place of one of `problems`."""
+        at = self.problems.index(problem)
+        found = dict.fromkeys(each.problems[at] for each in self.elsewhere)
+        return tuple(each for each in found if each != problem and each.arguments == problem.arguments)
+
 
 @dataclass(slots=True)
 class Inference:
@@ -83,6 +91,8 @@ class Inference:
     network: nn.Module
     arguments: tuple[object, ...]
     parts: tuple[LayerGraph, ...]
+    others: tuple[tuple[object, ...], ...] = ()
+    """the arguments of other examples"""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -102,16 +112,17 @@ class Inference:
 
 
 def read_network(module: nn.Module, example: object, expected: Callable[[Inference], None] | None = None) -> Inference:
-    """Capture a copy of a network on an example, fold its batch norms and find its layers.
+    """Capture a copy of a network on an example, or the first of a list, fold its batch norms and find its layers.
 
-    `example_arguments` describes valid examples. No parameter of the copy requires gradients, and none is an inference
-    tensor. `expected` is called early with a sketch, which nearly always has the same layers. Raises TrainingMode if
-    some part of the network is in training mode.
+    `example_arguments` describes valid examples. Other examples may have other sizes. No parameter of the copy requires
+    gradients, and none is an inference tensor. `expected` is called early with a sketch, which nearly always has the
+    same layers. Raises TrainingMode if some part of the network is in training mode, ValueError if the network cannot
+    run on another example.
     """
     refuse_training(module)
     with torch.inference_mode(mode=False), torch.no_grad():
         network = copy.deepcopy(module).requires_grad_(requires_grad=False)
-        arguments = example_arguments(network, example)
+        arguments, *others = (example_arguments(network, each) for each in examples_of(example))
 
         def sketched(part: Part) -> None:
             if expected is not None:
@@ -119,13 +130,16 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
 
         with fast_attention(network):
             network, parts = capture(network, arguments, None if expected is None else sketched)
-        return Inference(network, arguments, tuple(map(LayerGraph, parts)))
+        given = [given_to(network, each, [part.graph for part in parts]) for each in others]
+        graphs = (LayerGraph(part, [each[part.graph] for each in given if part.graph in each]) for part in parts)
+        return Inference(network, arguments, tuple(graphs), tuple(others))
 
 
 class LayerGraph:
     """A captured part with its layers, its batch norms folded, in which kernels may replace operators."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, others: Sequence[tuple[object, ...]] = ()) -> None:
+        """`others` are the part's arguments in other examples."""
         self.part = part
         self.baked: list[Tensor] = []
         """the network's own tensors from which filters and biases of convolutions are computed"""
@@ -139,7 +153,8 @@ class LayerGraph:
         """views of rows as images and of images as rows, in the order of the graph"""
         self._images_of: dict[fx.Node, fx.Node] = {}
         """of rows that are a view of a kernel's images"""
-        served = {each.at: each for each in fuse(self._read.graph, may_add=self._may_add)}
+        served = _served(self._read)
+        self._elsewhere = [_served(read(replace(part, arguments=each))) for each in others]
         self._found: dict[int, Layer] = {}
         for at, each in enumerate(self._read.graph.operators):
             if each.layer is not None:
@@ -209,15 +224,6 @@ class LayerGraph:
             return network.get_submodule(str(calls[0].target))
         return network
 
-    def _may_add(self, at: int, tensor: str, by: int) -> bool:
-        found = self._read.graph.operators[at].layer
-        conv, y, addition = self._read.nodes[at], self._made(tensor), self._read.nodes[by]
-        z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
-        if found is None or found.problem is None or z is None:
-            return False
-        layout = None if found.is_linear else found.problem.layout
-        return self._read.seen.may_add(conv, y, z, addition, layout)
-
     def _images(self, rows: fx.Node, layer: Layer) -> fx.Node:
         """The channels-last images [N, C, H, W] that a linear layer's rows [N, H, W, C] or [N, T, C] are."""
         if rows in self._images_of:
@@ -262,10 +268,15 @@ class LayerGraph:
         layer = Layer(name, None, None, why_not, None, node, found.kind)
         if fused is None or problem is None or why_not:
             return layer
+        found_elsewhere = (each.get(at) for each in self._elsewhere)
+        layer = replace(layer, elsewhere=tuple(each for each in found_elsewhere if each and _alike(each, fused)))
         if isinstance(problem, Problem):
             conv = self._convolution(node, name, problem, fused, is_linear=found.is_linear)
-            alone = replace(layer, module=conv, problem=conv.problem, fused=replace(fused, front=None))
-            return alone if fused.front is None else self._with_front(alone, conv, fused, fused.front)
+            without = tuple(replace(each, front=None) for each in layer.elsewhere)
+            alone = replace(
+                layer, module=conv, problem=conv.problem, fused=replace(fused, front=None), elsewhere=without
+            )
+            return alone if fused.front is None else self._with_front(alone, conv, fused.front, fused, layer.elsewhere)
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
         weights = self._weights(node)
@@ -275,19 +286,24 @@ class LayerGraph:
         module = MODULES[type(problem)](problem, weight, bias, self._read.seen.tensors[node].kind.device)
         return replace(layer, module=module, problem=problem, fused=fused)
 
-    def _with_front(self, layer: Layer, conv: Convolution, fused: Fused, front: Front) -> Layer:
+    def _with_front(
+        self, layer: Layer, conv: Convolution, front: Front, fused: Fused, elsewhere: tuple[Fused, ...]
+    ) -> Layer:
         """A layer with the operators in front of it, unless a tensor that its kernel reads is overwritten before."""
         reads = tuple(map(self._made, front.reads))
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
             return layer
-        assert isinstance(front.problem, Problem)  # noqa: S101 - that of a convolution
-        problem = replace(front.problem, epilogue=conv.problem.epilogue)
+        problem, *_ = fronts = [_problem_in_front(each, conv.problem.epilogue) for each in (fused, *elsewhere)]
         upsampled = problem.geometry.transposed and not conv.problem.geometry.transposed
         module = (UpsampledConvolution if upsampled else Convolution)(problem, conv.weight, conv.bias)
-        fused = replace(fused, front=replace(front, problem=problem))
+        fused, *elsewhere_with = (
+            replace(each, front=replace(front, problem=of))
+            for each, of in zip((fused, *elsewhere), fronts, strict=True)
+        )
         inner = tuple(self._found[at] for at in front.operators if at in self._found)
-        return replace(layer, module=module, problem=problem, fused=fused, otherwise=layer, inner=inner)
+        found = replace(layer, module=module, problem=problem, fused=fused, otherwise=layer, inner=inner)
+        return replace(found, elsewhere=tuple(elsewhere_with))
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
         """The scale and the shift after a concatenation or a norm that is written out, as weight and bias."""
@@ -371,6 +387,34 @@ class LayerGraph:
             name = f"{label}_{number}".replace(".", "_")
         network.add_submodule(name, tuned)
         return name
+
+
+def _served(found: Read) -> dict[int, Fused]:
+    """The layers that kernels may compute and the operators around them, by position."""
+    writers = {node.name: node for node in found.part.graph.graph.nodes}
+
+    def may_add(at: int, tensor: str, by: int) -> bool:
+        layer = found.graph.operators[at].layer
+        conv, y, addition = found.nodes[at], writers[tensor], found.nodes[by]
+        z = next((each for each in addition.all_input_nodes if each.name != tensor), None)
+        if layer is None or layer.problem is None or z is None:
+            return False
+        return found.seen.may_add(conv, y, z, addition, None if layer.is_linear else layer.problem.layout)
+
+    return {each.at: each for each in fuse(found.graph, may_add=may_add)}
+
+
+def _problem_in_front(fused: Fused, epilogue: str) -> Problem:
+    """The problem of a convolution and the operators in front of it."""
+    assert fused.front is not None  # noqa: S101 - it has some
+    assert isinstance(fused.front.problem, Problem)  # noqa: S101 - that of a convolution
+    return replace(fused.front.problem, epilogue=epilogue)
+
+
+def _alike(one: Fused, other: Fused) -> bool:
+    """Whether a layer has the same operators around it in two examples."""
+    fronts = [each.front and each.front.operators for each in (one, other)]
+    return fronts[0] == fronts[1] and replace(one, layer=other.layer, front=other.front) == other
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .activations import BY_WORD
+from .convolution import Shape
+from .fusion import LayerProblem
 from .network_interfaces import CONCAT_INTERFACE, GATE_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, NORM_INTERFACE
 from .plain_problems import (
     MOST_TENSORS,
@@ -59,7 +61,10 @@ class Plain(nn.Module):
         super().__init__()
         self.weight, self.bias, self.device = weight, bias, device
         self.problem = problem
-        self._sizes = None if library is None else tuple(shape[1:] for shape in problem.inputs)
+        self._served: dict[tuple[Shape, ...], Shape] = {}
+        """the sizes of inputs that a kernel computes, with those of the output"""
+        if library is not None:
+            self.serve(problem)
         self._dtype = STORED[problem.dtype]
         self._call = Call(str(library), tuple(problem.arguments.items()), or_pytorch=True).text
         self.eval()
@@ -68,13 +73,18 @@ class Plain(nn.Module):
         """The same layer by a library's kernel, with this epilogue."""
         return type(self)(replace(self.problem, epilogue=epilogue), self.weight, self.bias, self.device, library)
 
+    def serve(self, problem: LayerProblem) -> None:
+        """Run the library's kernel also for this problem, whose images have other sizes."""
+        self._served[tuple(shape[1:] for shape in problem.inputs)] = problem.y[1:]
+
     def forward(self, *tensors: Tensor) -> Tensor:
         """Compute y from tensors of the shapes of `problem.inputs`."""
         first, weights = tensors[0], self.weights()
-        fits = tuple(each.shape[1:] for each in tensors) == self._sizes
-        fits = fits and all(each.dtype == self._dtype and len(each) == len(first) for each in tensors)
+        given = tuple(each.shape[1:] for each in tensors)
+        y_sizes = next((y_sizes for known, y_sizes in self._served.items() if known == given), None)
+        fits = all(each.dtype == self._dtype and len(each) == len(first) for each in tensors)
         fits = fits and all(each is None or each.dtype == self.weights_dtype for each in weights)
-        if not fits or self.operator.runtime_of(first.device) is None:
+        if y_sizes is None or not fits or self.operator.runtime_of(first.device) is None:
             return self.by_pytorch(*tensors)
         arrays = self.arrays(tensors)
         y: object = None
@@ -82,7 +92,7 @@ class Plain(nn.Module):
             y = self.operator.call_cached(self._call, arrays, weights)
         if y is None:
             y = self.operator(arrays[0], *weights, *arrays[1:], self._call)
-        shape = (len(first), *self.problem.y[1:])
+        shape = (len(first), *y_sizes)
         if self.problem.layout != "nhwc":
             return cast("Tensor", y).view(shape)
         return cast("Tensor", y).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
@@ -134,7 +144,7 @@ class Plain(nn.Module):
 
     def leave_to_pytorch(self) -> None:
         """Run PyTorch's operators from now on."""
-        self._sizes = None
+        self._served.clear()
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""

@@ -128,8 +128,8 @@ class Swapped:
 
     network: nn.Module
     report: Report
-    tuned: Mapping[Tuned, int]
-    """each module that runs a kernel, and its row of the report"""
+    tuned: Mapping[int, Tuned]
+    """by rows of the report: the modules that run their kernels"""
 
 
 def swap(
@@ -154,20 +154,26 @@ def swap(
     ]
     judge = _Judge(libraries, margin, effort, {} if times is None else times, compiled=compiled)
     rows: list[Row] = []
-    places: dict[Tuned, int] = {}
+    tuned: dict[int, Tuned] = {}
     with torch.no_grad(), cudnn_benchmark():
         for part in network.parts:
             judged = [judge.way(layer) for layer in part.layers]
             inside = {each.node: row for layer, row in judged if row.swapped for each in layer.inner}
-            for at, (layer, row) in enumerate(judged, len(rows)):
-                if layer.node in inside:
+            for layer, row in judged:
+                by = inside.get(layer.node)
+                rows.append(replace(_inside(row, by), kind=layer.kind))
+                if by is not None or not row.swapped or layer.module is None:
                     continue
-                if row.swapped and isinstance(row.problem, LayerProblem) and layer.module is not None:
-                    tuned = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
-                    places[tuned] = at
-                    part.take(layer, row.problem, tuned)
-            rows += [replace(_inside(row, inside.get(layer.node)), kind=layer.kind) for layer, row in judged]
-        return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), places)
+                if isinstance(row.problem, LayerProblem):
+                    module = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
+                    tuned[len(rows) - 1] = module
+                    part.take(layer, row.problem, module)
+                    for problem in layer.elsewhere_of(row.problem):
+                        rows.append(replace(judge.row(layer, (problem,)), kind=layer.kind))
+                        if rows[-1].swapped:
+                            tuned[len(rows) - 1] = module
+                            module.serve(problem)
+        return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), tuned)
 
 
 def _inside(row: Row, by: Row | None) -> Row:
@@ -232,8 +238,8 @@ class _Judge:
             return None
         return layer.module.tuned(row.problem.epilogue, self._libraries[row.problem.operation].path)
 
-    def row(self, layer: Layer) -> Row:
-        """Decide about a layer."""
+    def row(self, layer: Layer, problems: Sequence[LayerProblem] = ()) -> Row:
+        """Decide about a layer, given the problems that a kernel may compute, if not those of the first example."""
         if layer.problem is None or layer.module is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.module.device
@@ -242,7 +248,7 @@ class _Judge:
             return Row(layer.name, layer.problem, "", None, None, swapped=False, why=f"is on {device}, not on a GPU")
         tf32 = tf32_is_allowed(linear=layer.is_linear)
         with runtime.current(device):
-            answers = [(problem, *serves(self._libraries, problem, tf32=tf32)) for problem in layer.problems]
+            answers = [(each, *serves(self._libraries, each, tf32=tf32)) for each in problems or layer.problems]
         served = [(problem, kernel) for problem, kernel, why_not in answers if not why_not]
         if not served:
             problem, kernel, why_not = answers[0]

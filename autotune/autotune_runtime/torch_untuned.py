@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .convolution import FilterGradient
+from .convolution import FilterGradient, Shape
 from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
@@ -66,10 +66,13 @@ def _problems(network: Inference) -> Mapping[LayerProblem | FilterGradient, str]
     taken: set[str] = set()
     only_convolutions = tf32_is_allowed() and not tf32_is_allowed(linear=True)  # may compute in TF32
     for layer in (each for first in network.layers for each in first.ways):
-        if layer.module is None or not layer.problems or layer.problems[0] in problems:
+        if layer.module is None or not layer.problems:
             continue
-        if not (only_convolutions and layer.is_linear and layer.problems[0].dtype == "f32"):
-            problems[layer.problems[0]] = unused_name(plain_name(layer.name) or "layer", taken)
+        if only_convolutions and layer.is_linear and layer.problems[0].dtype == "f32":
+            continue
+        for problem in (layer.problems[0], *layer.elsewhere_of(layer.problems[0])):
+            if problem not in problems:
+                problems[problem] = unused_name(plain_name(layer.name) or "layer", taken)
     return problems
 
 
@@ -106,15 +109,19 @@ def swap_untuned(
     made = swap(network, libraries_of(build.folder), margin, BRIEF, races.times, compiled=compiled)
     races.keep()
     rows = [replace(row, origin=built[row.kernel].origin if row.kernel in built else "") for row in made.report.rows]
-    users: dict[str, list[Tuned]] = {}
-    for tuned, at in made.tuned.items():
-        users.setdefault(rows[at].kernel, []).append(tuned)
-    bounds = {first: built[kernel].error_bound for kernel, (first, *_) in users.items()}
-    for wrong, times in disagreements(made.network, network.arguments, bounds).items():
+    first: dict[str, tuple[Tuned, LayerProblem]] = {}
+    for at, tuned in made.tuned.items():
+        if isinstance(problem := rows[at].problem, LayerProblem):
+            first.setdefault(rows[at].kernel, (tuned, problem))
+    runs = {(tuned, problem.inputs[0][1:]): kernel for kernel, (tuned, problem) in first.items()}
+    bounds = {run: built[kernel].error_bound for run, kernel in runs.items()}
+    for wrong, times in disagreements(made.network, (network.arguments, *network.others), bounds).items():
         why = f"differs from PyTorch on the example by {times:.3g} times its error bound"
-        for tuned in users[rows[made.tuned[wrong]].kernel]:
-            tuned.leave_to_pytorch()
-            rows[made.tuned[tuned]] = replace(rows[made.tuned[tuned]], swapped=False, why=why)
+        users = {tuned for at, tuned in made.tuned.items() if rows[at].kernel == runs[wrong]}
+        for at, tuned in made.tuned.items():
+            if tuned in users:
+                tuned.leave_to_pytorch()
+                rows[at] = replace(rows[at], swapped=False, why=why)
     report = replace(made.report, rows=tuple(rows))
     print(f"autotune: {report.summary}", file=sys.stderr)
     return made.network, report
@@ -207,24 +214,26 @@ class UntunedNetwork(nn.Module):
 
 
 def disagreements(
-    network: nn.Module, arguments: tuple[object, ...], bounds: Mapping[Tuned, float]
-) -> dict[Tuned, float]:
-    """The modules whose results are wrong in a run of the network, and how many times their error is the allowed one.
+    network: nn.Module, examples: Iterable[tuple[object, ...]], bounds: Mapping[tuple[Tuned, Shape], float]
+) -> dict[tuple[Tuned, Shape], float]:
+    """The modules whose results are wrong in runs of the network, and how many times their error is the allowed one.
 
-    A module's results are compared with float64. `bounds` are the largest errors of their kernels: of sums
-    relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance.
+    A module's results for images of some sizes are compared with float64. `bounds` are the largest errors of their
+    kernels: of sums relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance.
     """
-    wrong: dict[Tuned, float] = {}
+    wrong: dict[tuple[Tuned, Shape], float] = {}
 
     def compare(module: nn.Module, inputs: tuple[Tensor | None, ...], y: Tensor) -> None:
         assert isinstance(module, Tuned)  # noqa: S101 - that is what the hook is registered for
-        error = module.error(*inputs, y=y, bound=bounds[module])
-        if not error <= 1:
-            wrong[module] = error
+        assert inputs[0] is not None  # noqa: S101 - the images
+        which = module, tuple(inputs[0].shape[1:])
+        if which in bounds and not (error := module.error(*inputs, y=y, bound=bounds[which])) <= 1:
+            wrong[which] = error
 
-    hooks = [module.register_forward_hook(compare) for module in bounds]
+    hooks = [module.register_forward_hook(compare) for module in dict.fromkeys(module for module, _ in bounds)]
     try:
-        run(network, arguments)
+        for arguments in examples:
+            run(network, arguments)
     finally:
         for hook in hooks:
             hook.remove()

@@ -329,6 +329,17 @@ def test_all_find_the_same_convolutions_of_a_detector() -> None:
             torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("build", [Mobile, Residuals])
+def test_layers_in_another_example_are_those_of_a_network_of_its_size(build: Callable[[], nn.Module]) -> None:
+    network = build().eval().to(memory_format=torch.channels_last)
+    x, other = (torch.randn(2, 3, s, s).contiguous(memory_format=torch.channels_last) for s in (24, 32))
+    found, expected = read_network(network, [x, other]).layers, read_network(network, other).layers
+    assert len(found) == len(expected)
+    for layer, of_its_size in zip(found, expected, strict=True):
+        first = layer.problems[0]
+        assert {first, *layer.elsewhere_of(first)} == {first, of_its_size.problems[0]}
+
+
 NAMED = {
     "resnet18": 20,
     "resnet50": 53,
@@ -353,11 +364,12 @@ NAMED = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMED)
 def test_all_find_the_same_convolutions_of_networks(name: str) -> None:
-    detects, sizes = name.endswith(("fpn", "320_mobilenet_v3_large")), {}
-    if name.endswith("fpn"):
-        sizes = {"min_size": 64, "max_size": 64}
+    detects = name.endswith(("fpn", "320_mobilenet_v3_large"))
+    options: dict[str, object] = {"weights_backbone": None} if detects else {}
+    options |= {"min_size": 64, "max_size": 64} if name.endswith("fpn") else {}
+    options |= {"init_weights": False} if name == "inception_v3" else {}
     get_model = pytest.importorskip("torchvision", exc_type=ImportError).models.get_model
-    network = VaeDecoder() if name == "vae_decoder" else get_model(name, weights=None, **sizes)
+    network = VaeDecoder() if name == "vae_decoder" else get_model(name, weights=None, **options)
     network, size = network.eval(), (2, 4, 16, 16) if name == "vae_decoder" else (2, 3, 96, 96)
     x = torch.randn(size, generator=torch.Generator().manual_seed(1))
     found = read_network(network, x)

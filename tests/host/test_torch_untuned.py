@@ -40,6 +40,17 @@ def test_pytorch_runs_the_network_until_its_kernels_are_compiled(on_cpu: OnHostD
     assert again == "GraphModule", "the libraries are in the cache"
 
 
+def test_a_network_has_kernels_for_several_sizes_of_images(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    rows, found = on_cpu(networks.in_two_sizes, str(tmp_path))
+    assert [(row.layer, row.problem.shapes[0] if row.problem else "", row.swapped) for row in rows] == [
+        ("0", "2x1x12x12", True),
+        ("0", "2x1x16x16", True),
+    ]
+    assert len({row.kernel for row in rows}) == 2
+    assert [count for count, _ in found] == [0, 0, 1], "PyTorch computes images of a third size"
+    assert max(difference for _, difference in found) < CLOSE
+
+
 @pytest.mark.parametrize("rest", ["inductor", "aot_eager"])
 def test_the_backend_runs_a_network_as_it_is_until_its_kernels_are_compiled(
     rest: str, on_cpu: OnHostDriver, tmp_path: Path
