@@ -9,6 +9,7 @@ import pytest
 
 from autotune.resources import recorded_database
 from autotune.store import Store
+from autotune.study_reader import find_study, load_study
 
 from .test_analysis_commands import change
 from .test_cli import in_csv, rows
@@ -48,6 +49,14 @@ def test_a_bundled_database_has_the_text_of_every_best_kernel(database: str) -> 
         lacking = {row.study for row in best if store.sources.get(row.row.trial.source_hash or "") is None}
     assert best
     assert lacking == set()
+
+
+@pytest.mark.parametrize("study", ["kernelbench-fp16", "wan-decoder-bf16"])
+def test_bundled_results_are_found_by_layers_as_studies_have_them_now(study: str) -> None:
+    """A word that an operation gets makes other layers of the recorded ones, whose kernels nobody finds then."""
+    layers = load_study(find_study(study)).layers
+    with Store(recorded_database("recorded-convolutions"), create=False) as store:
+        assert [layer.name for layer in layers if not store.best.list(layer.problem)] == []
 
 
 @pytest.mark.parametrize("layer", ["lenet-k5.conv2", "tf32.lenet-k5-conv2", "quickstart.conv1"])
