@@ -45,6 +45,16 @@ class Branches:
                     self._allowed[branch][column] = np.setdiff1d(everything, elsewhere)
 
     @property
+    def alternatives(self) -> int:
+        """The number of branches; 1 if a count decides how many parameters there are, because the model then predicts
+        one branch by the others. A choice that all branches have may decide too.
+        """
+        order = self.sets[np.argsort(self.sets.sum(axis=1))]
+        nested = bool((order[1:] >= order[:-1]).all())
+        common = np.flatnonzero(order.all(axis=0))
+        return 1 if nested and not any(self._axes.axes[column].choices for column in common) else len(order)
+
+    @property
     def least_tried(self) -> int:
         """The number of trials of the branch with the fewest."""
         return int(self._trials.min())

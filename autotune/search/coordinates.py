@@ -20,7 +20,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from autotune.search.gaussian_process import INTERACTION, Points, Singles
+from autotune.search.gaussian_process import INTERACTION, Points, Singles, weights_prior
 from autotune.search.one_hot import ORDER
 from autotune.search.state import Floats
 
@@ -112,6 +112,10 @@ class Axes:
         """The number of parameters."""
         return len(self.axes)
 
+    def prior(self) -> Floats:
+        """Prior medians of the logs of the parameters' weights, and of their interaction."""
+        return np.append(weights_prior(self.width), math.log(INTERACTION))
+
     def coordinates(self, values: Floats) -> Floats:
         """Convert values, with NaN for missing parameters, to coordinates [points, width]."""
         columns = [axis.coordinates(values[:, place]) for place, axis in enumerate(self.axes)]
@@ -147,7 +151,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Observed points and the weights of their parameters."""
+    """Observed points, and the weights of their parameters and of the interaction."""
 
     axes: Axes
     points: Points
@@ -157,16 +161,16 @@ class Paired:
         """Covariances of the observed points with some others."""
         asked: Points = points.astype(np.float32) if self.points.dtype == np.float32 else points
         product: Points = np.ones((len(self.points), len(asked)), dtype=self.points.dtype)
-        apart = self.axes._distances(self.points, asked)
+        apart, interaction = self.axes._distances(self.points, asked), float(self.weights[-1])
         for place, axis in enumerate(self.axes.axes):  # in place: most of a proposal's time is spent here
             weight = float(self.weights[place])
             distance: Points = apart[place] * apart.dtype.type(-weight if axis.choices else -ROOT_3 * weight)
             similarity = np.exp(distance)
             if not axis.choices:
                 similarity *= np.subtract(1, distance, out=distance)
-            similarity += 1 / INTERACTION
+            similarity += 1 / interaction
             product *= similarity
-        product *= (INTERACTION / (1 + INTERACTION)) ** self.axes.width
+        product *= (interaction / (1 + interaction)) ** self.axes.width
         return product
 
     def single(self) -> Paired:
@@ -185,28 +189,34 @@ class _Sample:
 
     def covariance(self, weights: Floats) -> Floats:
         """Covariances of any two points [points, points]."""
+        interaction = float(weights[-1])
         distance, similarity = self._faded(weights)
         similarity *= 1 + self.numbers * distance
-        similarity *= INTERACTION
+        similarity *= np.float32(interaction)
         similarity += 1
         product: Singles = np.multiply.reduce(similarity, axis=0)
-        return product.astype(np.float64) * (1 + INTERACTION) ** -len(self.apart)
+        return product.astype(np.float64) * (1 + interaction) ** -len(self.apart)
 
     def by_weight(self, sensitivity: Floats, weights: Floats) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight."""
+        interaction = np.float32(weights[-1])
         distance, fading = self._faded(weights)
         similarity = fading * (1 + self.numbers * distance)
         fading *= distance
         fading *= 1 + self.numbers * (distance - 1)
-        similarity *= INTERACTION
-        similarity += 1
-        fading /= similarity
-        summed = fading.reshape(len(fading), -1) @ sensitivity.astype(np.float32).ravel()
-        return -0.5 * INTERACTION * summed.astype(np.float64)
+        similarity *= interaction
+        total = similarity + 1
+        fading *= -interaction
+        fading /= total
+        similarity /= total
+        joint = similarity.sum(axis=0) - len(similarity) * interaction / (1 + interaction)
+        slopes = np.concatenate([fading, joint[None]]).reshape(len(fading) + 1, -1)
+        summed = slopes @ sensitivity.astype(np.float32).ravel()
+        return 0.5 * summed.astype(np.float64)
 
     def _faded(self, weights: Floats) -> tuple[Singles, Singles]:
         """Weighted distances d and exp(-d) [parameters, points, points]."""
-        scale = weights[:, None, None] * (1 + self.numbers * (ROOT_3 - 1))
+        scale = weights[:-1, None, None] * (1 + self.numbers * (ROOT_3 - 1))
         distance: Singles = self.apart * scale.astype(np.float32)
         return distance, np.exp(-distance)
 

@@ -23,7 +23,7 @@ Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 INTERACTION = 0.4
 """Variance of the joint effect of n + 1 parameters divided by the variance for n; infinite for the product of all
-similarities.
+similarities. `coordinates.py` fits it as another weight, with this prior median.
 """
 PRIOR_WEIGHT = 2.0
 """Prior median of a parameter's weight, multiplied by the root of the number of parameters."""
@@ -58,7 +58,7 @@ class Sample(Protocol):
         ...
 
     def by_weight(self, sensitivity: Floats, weights: Floats, /) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight."""
         ...
 
 
@@ -68,6 +68,10 @@ class Metric(Protocol):
     @property
     def width(self) -> int:
         """The number of parameters."""
+        ...
+
+    def prior(self) -> Floats:
+        """Prior medians of the logs of all weights."""
         ...
 
     def sample(self, points: Points, /) -> Sample: ...
@@ -83,9 +87,16 @@ class Weights:
     noise: float
 
 
-def fit(metric: Metric, points: Points, targets: Floats) -> Weights:
+def weights_prior(width: int) -> Floats:
+    """Prior medians of the logs of the weights of some parameters."""
+    return np.full(width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, width))))
+
+
+def fit(
+    metric: Metric, points: Points, targets: Floats, *, log_noise: float = PRIOR_LOG_NOISE, joint: bool = False
+) -> Weights:
     """The weights and noise that explain the targets best; of many observations only the best ones and every k-th are
-    used.
+    used. Unless `joint`, only the weights of single parameters are fitted.
     """
     if len(points) > FIT_ROWS:
         by_target = np.argsort(targets, kind="stable")
@@ -93,9 +104,10 @@ def fit(metric: Metric, points: Points, targets: Floats) -> Weights:
         spread = rest[np.linspace(0, len(rest) - 1, FIT_ROWS - FIT_ROWS // 2).astype(np.int64)]
         chosen = np.concatenate([by_target[: FIT_ROWS // 2], spread])
         points, targets = points[chosen], targets[chosen]
-    width = metric.width
-    prior = np.append(np.full(width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, width)))), PRIOR_LOG_NOISE)
-    best = _maximise(metric.sample(points), targets - targets.mean(), prior) if width else prior
+    prior = np.append(metric.prior(), log_noise)
+    free = np.ones(len(prior))
+    free[metric.width : -1] = joint
+    best = _maximise(metric.sample(points), targets - targets.mean(), prior, free) if metric.width else prior
     return Weights(np.exp(best[:-1]), float(np.exp(best[-1])))
 
 
@@ -142,8 +154,8 @@ class Posterior:
         return mean, np.sqrt(self.signal * (np.maximum(left, 1e-6) + self.noise))
 
 
-def _maximise(sample: Sample, targets: Floats, prior: Floats) -> Floats:
-    """Log weights and log noise that maximise the profile likelihood times the prior."""
+def _maximise(sample: Sample, targets: Floats, prior: Floats, free: Floats) -> Floats:
+    """Log weights and log noise that maximise the profile likelihood times the prior; 0 in `free` where they stay."""
     n, width = len(targets), len(prior) - 1
     spread = np.append(np.full(width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
     at, step, last = prior.copy(), np.full(width + 1, 0.4), np.zeros(width + 1)
@@ -166,7 +178,7 @@ def _maximise(sample: Sample, targets: Floats, prior: Floats) -> Floats:
             best, least = at.copy(), loss
         sensitivity = inverse - n * np.outer(alpha, alpha) / explained
         by_weight = sample.by_weight(sensitivity * covariance, weights)
-        gradient = np.append(by_weight, 0.5 * noise * np.trace(sensitivity)) + away / spread
+        gradient = free * (np.append(by_weight, 0.5 * noise * np.trace(sensitivity)) + away / spread)
         turn = gradient * last
         step = np.where(turn > 0, np.minimum(step * 1.3, 1.0), np.where(turn < 0, step * 0.5, step))
         last = np.where(turn < 0, 0.0, gradient)

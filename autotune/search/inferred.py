@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.search.branches import Branches, Flags
 from autotune.search.coordinates import Axes, Axis
 from autotune.search.encoding import FIXED, Params
-from autotune.search.gaussian_process import Posterior
+from autotune.search.gaussian_process import PRIOR_LOG_NOISE, Posterior
 from autotune.search.proposer import LOOK, LOOK_EVERY
 from autotune.search.space_model import FAILED, amounts, objective
 from autotune.search.state import Floats
@@ -38,17 +38,19 @@ if TYPE_CHECKING:
 FIRST = 4
 """Trials before the model is used."""
 FIRST_OF_BRANCH = 2
-"""Trials of each branch before the model is used. With several branches, each has LOOK trials before the model alone
-decides.
-"""
+"""Trials of each alternative branch before the model is used. Each has LOOK trials before the model alone decides."""
 SPREAD_FROM = 10
 """Number of random points from which the first points are chosen, each the farthest from those before. With many more
 points the farthest would be corners of the space.
 """
 SURE_FROM = 30
-"""Trials times branches from which the model's deviations count in full; before, they count in proportion. A process is
-least certain at the ends of the ranges, and few trials are better spent near the best. They count in full while
-others run, so that parallel trials differ, and where trials failed or have constraints.
+"""Trials times alternative branches from which the model's deviations count in full; before, they count in proportion.
+A process is least certain at the ends of the ranges, and few trials are better spent near the best. They count in full
+while others run, so that parallel trials differ, and where trials failed or have constraints.
+"""
+LOG_NOISE = -9.0
+"""Prior median of the log noise variance of values: smaller than of kernel times. It does not apply where trials have
+constraints, nor while others run, because parallel trials would crowd together. The same holds for fitted interactions.
 """
 DRAW = 1000
 """Number of random points scored in each proposal."""
@@ -150,16 +152,18 @@ class InferredSpaceModel:
         """The values to try next."""
         known = ~np.isnan(tried.outcomes)
         correct = known & (tried.outcomes != FAILED)
-        first = max(FIRST, FIRST_OF_BRANCH * len(branches.sets))
+        alternatives = branches.alternatives
+        first = max(FIRST, FIRST_OF_BRANCH * alternatives)
         points = axes.coordinates(branches.completed())
-        look = len(branches.sets) > 1 and branches.least_tried < LOOK and len(points) % LOOK_EVERY == 0
+        look = alternatives > 1 and branches.least_tried < LOOK and len(points) % LOOK_EVERY == 0
         if look or len(points) < first or np.count_nonzero(correct) < MODELLED_FROM:
             asked = branches.random_of_least_tried(SPREAD_FROM, rng)
             apart = axes.apart(axes.coordinates(asked), points)
             return _point(asked, int(np.argmax(apart.min(axis=1))) if len(points) else 0)
         values = tried.outcomes[correct]
         scale = Scale.of(values)
-        model = self._surrogate.values(points[correct], values, scale, points[~known])
+        log_noise, joint = (LOG_NOISE, True) if known.all() and not tried.limits else (PRIOR_LOG_NOISE, False)
+        model = self._surrogate.values(points[correct], values, scale, points[~known], log_noise=log_noise, joint=joint)
         limits = [
             self._surrogate.limit(place, points[given], amounts[given])
             for place, amounts in enumerate(tried.limits.values())
@@ -175,7 +179,7 @@ class InferredSpaceModel:
             if len(promised):  # else any feasible point improves
                 mean, deviation = _learned(model, coordinates)
                 eager = known.all() and not limits and not failed.any()
-                sure = min(1.0, len(points) * len(branches.sets) / SURE_FROM) if eager else 1.0
+                sure = min(1.0, len(points) * alternatives / SURE_FROM) if eager else 1.0
                 gain = log_expected_improvement(float(promised.min()), mean, sure * deviation)
             log_chances = np.zeros(len(asked))
             for limit in limits:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.gaussian_process import INTERACTION, Points, Singles
+from autotune.search.gaussian_process import INTERACTION, Points, Singles, weights_prior
 from autotune.search.state import FeasibleSpace, Floats, Ints
 
 IDLE_STEP = 0.05
@@ -49,6 +49,10 @@ class Values:
     """the parameter that each is a value of"""
     distance: Floats
     """distance of any two values of the same parameter [values, values]"""
+
+    def prior(self) -> Floats:
+        """Prior medians of the logs of the parameters' weights."""
+        return weights_prior(self.width)
 
     def sample(self, points: Points) -> _Sample:
         """Some codes, without the values that no code has."""

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.gaussian_process import Metric, Points, Posterior, Weights, fit, posterior
+from autotune.search.gaussian_process import PRIOR_LOG_NOISE, Metric, Points, Posterior, Weights, fit, posterior
 from autotune.search.state import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
@@ -61,13 +61,25 @@ class Surrogate:
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
-        self._weights: dict[str, tuple[bytes, Weights]] = {}
-        """the weights of each process, with the points that they were fitted to"""
+        self._weights: dict[str, tuple[tuple[bytes, float, bool], Weights]] = {}
+        """the weights of each process, with the points that they were fitted to and how"""
 
-    def values(self, points: Points, values: Floats, scale: Scale, pending: Points) -> Posterior:
+    def values(
+        self,
+        points: Points,
+        values: Floats,
+        scale: Scale,
+        pending: Points,
+        *,
+        log_noise: float = PRIOR_LOG_NOISE,
+        joint: bool = False,
+    ) -> Posterior:
         """The model of the scaled values; pending points are assumed to have the expected values."""
-        # a later scale would differ after a resume
-        weights = self._fitted("values", points, values, lambda first: Scale.of(first, scale.least).warp(first))
+
+        def scaled(first: Floats) -> Floats:  # a later scale would differ after a resume
+            return Scale.of(first, scale.least).warp(first)
+
+        weights = self._fitted("values", points, values, scaled, log_noise=log_noise, joint=joint)
         targets = scale.warp(values)
         kept = _kept(targets)
         conditioned = posterior(self._metric, points[kept], targets[kept], weights)
@@ -103,15 +115,19 @@ class Surrogate:
         scaled: Callable[[Floats], Floats] = lambda first: first,
         *,
         late: int = 0,
+        log_noise: float = PRIOR_LOG_NOISE,
+        joint: bool = False,
     ) -> Weights:
         """The weights of a process, fitted to its first points and their `scaled` targets.
 
         Each process is fitted some observations `late`, so that no proposal waits for all fits.
         """
         fitted = fitted_at(len(points), late)
-        observed = points[:fitted].tobytes()
+        observed = points[:fitted].tobytes(), log_noise, joint
         if process not in self._weights or self._weights[process][0] != observed:
-            self._weights[process] = observed, fit(self._metric, points[:fitted], scaled(targets[:fitted]))
+            first = scaled(targets[:fitted])
+            weights = fit(self._metric, points[:fitted], first, log_noise=log_noise, joint=joint)
+            self._weights[process] = observed, weights
         return self._weights[process][1]
 
 

@@ -19,7 +19,7 @@ from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSampler
 from optuna.trial import Trial, TrialState
 
 from autotune.search import AutotuneSampler
-from tests.benchmarks.any_objective import conditional, integers, mixed
+from tests.benchmarks.any_objective import branin, conditional, counted, integers, mixed
 
 SPACE = [{"x": x, "y": y} for x in range(8) for y in range(8) if (x + y) % 3]
 """43 feasible configs."""
@@ -77,6 +77,16 @@ def test_the_better_family_of_a_conditional_space_gets_the_trials(seed: int) -> 
     assert all(families.count(family) >= 2 for family in ("tree", "linear", "net")), families
     assert families[-20:].count("net") >= 12, families
     assert study.best_value < 0.35
+
+
+def test_a_count_of_parameters_is_found_in_few_trials() -> None:
+    best = sorted(studied(AutotuneSampler(seed=seed), counted, 15).best_value for seed in range(5))
+    assert best[2] < 1.5, best
+
+
+def test_a_smooth_function_is_found_in_few_trials() -> None:
+    best = sorted(studied(AutotuneSampler(seed=seed), branin, 15).best_value for seed in range(5))
+    assert best[2] < 1.5, best
 
 
 def test_the_same_seed_gives_the_same_trials_and_another_gives_others() -> None:
