@@ -190,7 +190,11 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
         before = tuple(torch.empty(shape, **options).normal_() if shape else None for shape in (of.cache, of.scale))
     if work.residual:
         z = torch.empty_like(own(x, *before), memory_format=memory_format).normal_()
-    return Arrays(x, tuple(joined), own, own if library is None else own.tuned(of.epilogue, library), z, before)
+    if library is None:
+        return Arrays(x, tuple(joined), own, own, z, before)
+    tuned = own.tuned(of.epilogue, library)
+    tuned.serve(of)  # whose images may have other sizes than the layer's
+    return Arrays(x, tuple(joined), own, tuned, z, before)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:

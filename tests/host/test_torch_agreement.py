@@ -362,6 +362,7 @@ NAMED = {
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torchvision's detectors
 @pytest.mark.parametrize("name", NAMED)
 def test_all_find_the_same_convolutions_of_networks(name: str) -> None:
     detects = name.endswith(("fpn", "320_mobilenet_v3_large"))
