@@ -815,9 +815,14 @@ _DEFECTS = (
     ),
     Defect(
         4,
-        "norm",
+        "softmax",
         "a row of zeros becomes NaN",
-        (("inverse_deviation(scales[i] / C)", "inverse_deviation(scales[i] > 0 || C == 1 ? scales[i] / C : -1.0f)"),),
+        (
+            (
+                "return exp2f(fmaf(to_float(element), LOG2_E, -scaled));",
+                "return exp2f(scaled == 0.0f ? 0.0f / scaled : fmaf(to_float(element), LOG2_E, -scaled));",
+            ),
+        ),
     ),
     Defect(4, "norm", "the variance of C - 1", (("scales[i] / C)", "scales[i] / (C > 1 ? C - 1 : 1))"),)),
     Defect(
