@@ -243,7 +243,10 @@ SHARED_FAULTS = {
         "wgmma_operand(filters, 0, 1024, 128)",
         "wgmma_operand(filters, 0, 1024, 64)",
     ),
-    "operands are of the tile before": ("(channel_tile * (FILTER_BYTES / 16) + step * 128)", "(step * 128)"),
+    "operands are of the tile before": (
+        "(channel_tile * (FILTER_BYTES / DESCRIPTOR_UNIT) + step * 128)",
+        "(step * 128)",
+    ),
 }
 
 

@@ -106,11 +106,14 @@ FAULTS = {
     "both blocks load the same half of a": ("ALL, k, row + part", "ALL, k, row"),
     "the block's rank, in an address, takes the next 64 columns' place": ("& ~DISTANCE", "& ~0ull"),
     "half of a comes to this block alone": ("full, ALL, k, row", "full, 1 << rank, k, row"),
-    "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * 128 / 16", "NEXT_64 = 0"),
-    "depth goes on as where b is not transposed": ("OPERAND_STEP = TRANSPOSED ? 128 : 2", "OPERAND_STEP = 2"),
+    "the next 64 columns are taken for these": ("NEXT_64 = TILE_K * ROW_STEP", "NEXT_64 = 0"),
+    "depth goes on as where b is not transposed": (
+        "OPERAND_STEP = TRANSPOSED ? 16 * ROW_STEP : DEPTH_STEP",
+        "OPERAND_STEP = DEPTH_STEP",
+    ),
     "a tile is left out of the last panel": ("TILES_M - above < RASTER ? TILES_M - above : RASTER", "RASTER"),
     "warpgroups multiply the same columns": (
-        "operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * 128)",
+        "operand_descriptor<B_TRANSPOSED, TILE_K>(stages + group_column * OPERAND_ROW_BYTES)",
         "operand_descriptor<B_TRANSPOSED, TILE_K>(stages)",
     ),
     "the producer does not wait": (

@@ -89,7 +89,7 @@ FAULTS = {
         "w + (at + W_BYTES / DESCRIPTOR_UNIT), x + at, true",
         "w + at, x + at, k_block < 0",
     ),
-    "the small parts of the pixels are the big ones": ("(at + X_BYTES / 16)", "at"),
+    "the small parts of the pixels are the big ones": ("(at + X_BYTES / DESCRIPTOR_UNIT)", "at"),
     "sums are not begun anew after promotion": ("state.index, k_tile > begin,", "state.index, k_tile > 0,"),
     "products do not wait for the splitters": (
         "        barrier_wait(split + state.index, state.phase);\n",
@@ -103,8 +103,8 @@ FAULTS = {
     ),
     "splitters leave out the last pixels": ("i < X_BYTES; i +=", "i < X_BYTES - 1024; i +="),
     "the producer does not wait": (
-        "pipeline.producer_acquire(state, W_BYTES + TILE_N * 128);",
-        "barrier_arrive_expect(pipeline.full + state.index, W_BYTES + TILE_N * 128);",
+        "pipeline.producer_acquire(state, (FILTERS",
+        "barrier_arrive_expect(pipeline.full + state.index, (FILTERS",
     ),
     "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
     "outputs are stored without a fence": (

@@ -397,7 +397,7 @@ FAULTS = {
     ),
     "outputs are staged where a store reads": ("wait_read<STAGES - 1>();", "wait_read<STAGES>();"),
     "outputs are staged without the swizzle": (") ^ lane % 8 / SWIZZLED) * 16;", ")) * 16;"),
-    "a product reads other channels": ("a + (a_at + i * 512)", "a + (at + i * 512)"),
+    "a product reads other channels": ("a + (a_at + i * ROWS_STEP)", "a + (at + i * ROWS_STEP)"),
     "a product reads another stage": ("b + b_at,", "b + (b_at - at),"),
     "rows and columns of taps change places": ("tap % S * DILATION_W, tap / S", "tap / S * DILATION_W, tap % S"),
     "windows begin without the padding": ("* STRIDE_W - PAD_W", "* STRIDE_W"),
@@ -442,7 +442,7 @@ FLOAT_FAULTS = {
         "        fence_bulk();\n        sync_threads<128>",
         "        sync_threads<128>",
     ),
-    "a product reads other channels": ("a + (a_at + i * 512)", "a + (at + i * 512)"),
+    "a product reads other channels": ("a + (a_at + i * ROWS_STEP)", "a + (at + i * ROWS_STEP)"),
 }
 
 
@@ -515,7 +515,7 @@ def test_a_mistake_with_strips_is_found_without_a_gpu(what: str, host: DeviceEva
 IMAGES_FAULTS = {
     "no zeros behind the last image": ("PAD_H * PITCH + PAD_W : PAD_W", "PAD_W : PAD_W"),
     "windows begin with every image": ("IMAGE_TILES * WINDOW_IMAGES}", "IMAGE_TILES}"),
-    "images without a window": ("(n + WINDOW_IMAGES - 1) / WINDOW_IMAGES", "n / WINDOW_IMAGES"),
+    "images without a window": ("(n * O + WINDOW_IMAGES - 1) / WINDOW_IMAGES", "n * O / WINDOW_IMAGES"),
     "more of a window is announced than comes": ("(IMAGES ? WINDOW_ROWS : FOLDED", "(FOLDED"),
 }
 

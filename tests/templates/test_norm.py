@@ -61,7 +61,7 @@ FAULTS = {
         "(slice + 1) * PIXELS / SLICES",
         "(slice + 1) * (PIXELS / SLICES)",
     ),
-    "the mean is not squared": ("norm_groups", "- mean * mean, 0.0f", ", 0.0f"),
+    "the mean is not squared": ("norm_groups", " - mean * mean;", ";"),
     "a chunk has one group": ("norm_groups", "mean_of[(channel + i * PART) / GROUP]", "mean_of[channel / GROUP]"),
     "eps is left out": ("norm_groups", "sqrtf(variance + EPS)", "sqrtf(variance)"),
 }

@@ -123,7 +123,7 @@ FAULTS = {
     ),
     "a stage is released while products read it": ("            wgmma_wait_group<1>();\n", ""),
     "outputs are stored without a fence": ("    fence_bulk();\n", ""),
-    "channels of x are another's": ("&x_map, full, channel, left", "&x_map, full, 0, left"),
+    "channels of x are another's": ("x_map, full, c, pixel", "x_map, full, 0, pixel"),
 }
 
 
