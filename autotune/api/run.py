@@ -30,7 +30,7 @@ Stopping = AbstractContextManager[Callable[[], bool]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What the command or function that starts a run is told, and how it is stopped."""
+    """How a run reports to the command or function that started it, and how it is stopped."""
 
     wait: Callable[[Store, bool], None]
     """called again and again while another process measures the study into this database, and whether Ctrl-C was

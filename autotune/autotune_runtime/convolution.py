@@ -107,7 +107,7 @@ class Problem(_OfConvolution):
     cache_d: int = 0
     """frames before x that another tensor has"""
     prologue: str = "none"
-    """`scale`: x is multiplied by a factor for each image and channel before"""
+    """with `scale`, x is first multiplied by a factor for each image and channel"""
 
     @property
     def operation(self) -> str:

@@ -79,7 +79,7 @@ def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tensor | None, prologue: str) -> Tensor:
-    """What is multiplied by the filters: a video with the frames before it, or images after the prologue."""
+    """The input of the convolution: a video with the frames before it, or images after the prologue."""
     x = x if cache is None else torch.cat((cache, x), 2)
     if scale is None:
         return x
