@@ -39,9 +39,23 @@ SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(opera
 CLASSES = ("", *ACCURACY_CLASSES)
 """The accuracy classes; an empty word for a config that was never rendered."""
 
+
+def _conv_gets_a_prologue(connection: Connection) -> None:
+    """To 14: the layers of `conv` say that they have no prologue, as the operation's first word does.
+
+    A layer that was tuned again since then keeps both its rows, each with its own trials.
+    """
+    connection.exec_driver_sql(
+        "UPDATE OR IGNORE layers SET problem = ("
+        "SELECT json_group_object(key, value) FROM ("
+        "SELECT key, value FROM json_each(json_insert(problem, '$.prologue', 'none')) ORDER BY key)) "
+        "WHERE operation = 'conv' AND declaration IS NULL"
+    )
+
+
 FIRST = 13
 """The schema that these tables were first declared for."""
-MIGRATIONS: tuple[Callable[[Connection], object], ...] = ()
+MIGRATIONS: tuple[Callable[[Connection], object], ...] = (_conv_gets_a_prologue,)
 """Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew.
 
 A new column that may be NULL or has a default needs none: a file that lacks it gets it.

@@ -10,14 +10,16 @@ import pytest
 from sqlalchemy import Connection
 
 from autotune.errors import StoreError, StoreWarning
+from autotune.operation.registry import operation
+from autotune.problem import Layer, make_problem
 from autotune.resources import shipped
 from autotune.store import Store
-from autotune.store.schema.tables import FIRST
+from autotune.store.schema.tables import FIRST, MIGRATIONS
 from autotune.store.sqlite import open_database as versions
 from autotune.store.sqlite.open_database import newest_schema
 from tests.unit.permissions import read_only
 
-from .builders import H200, config_of, correct, open_scope, run_trial, source_of, ticking, written
+from .builders import CONV1, H200, config_of, correct, open_scope, run_trial, source_of, ticking, written
 
 DATA = Path(__file__).parents[2] / "data" / "databases"
 BEST = [
@@ -139,17 +141,65 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
     def add_column(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE trials ADD COLUMN instructions INTEGER")
 
-    monkeypatch.setattr(versions, "MIGRATIONS", (add_column,))
+    newest = newest_schema()
+    monkeypatch.setattr(versions, "MIGRATIONS", (*MIGRATIONS, add_column))
     with Store(store.path, create=False) as opened:
         assert opened.query("SELECT instructions FROM trials").rows == ((None,),), "seen through a copy"
-    with pytest.warns(StoreWarning, match="brought from schema 13 to 14; the old file is kept"):
+    with pytest.warns(StoreWarning, match=f"brought from schema {newest} to {newest + 1}; the old file is kept"):
         written(store.path)
     with Store(store.path, create=False) as opened:
         assert len(opened.best.list()) == 1
-        assert opened.query("SELECT max(version) FROM schema_versions").rows == ((14,),)
+        assert opened.query("SELECT max(version) FROM schema_versions").rows == ((newest + 1,),)
     monkeypatch.undo()
-    with pytest.raises(StoreError, match=r"schema 14 is newer than this autotune's 13; install autotune \S+ or newer"):
+    too_new = rf"schema {newest + 1} is newer than this autotune's {newest}; install autotune \S+ or newer"
+    with pytest.raises(StoreError, match=too_new):
         Store(store.path)
+
+
+def as_of_13(path: Path) -> None:
+    """Bring a file back to schema 13, when `conv` had no prologue."""
+    raw = sqlite3.connect(path)
+    raw.execute("UPDATE layers SET problem = json_remove(problem, '$.prologue')")
+    raw.execute("UPDATE schema_versions SET version = 13")
+    raw.commit()
+    raw.close()
+
+
+def test_layers_of_conv_keep_the_results_from_before_it_had_a_prologue(store: Store) -> None:
+    layer = Layer(
+        "pointwise", make_problem(operation("conv"), {"n": 8, "c": 64, "h": 14, "w": 14, "k": 64, "r": 1, "s": 1})
+    )
+    run_trial(store, open_scope(store, study="net", layer=layer), correct(0, 10.0))
+    run_trial(store, open_scope(store), correct(0, 20.0))
+    store.close()
+    as_of_13(store.path)
+    with Store(store.path, create=False) as opened:
+        assert [row.median_us for row in opened.best.list(layer.problem)] == [10.0]
+    with pytest.warns(StoreWarning, match="brought from schema 13"):
+        written(store.path)
+    with Store(store.path) as opened:
+        scope = open_scope(opened, study="net", layer=layer)
+        assert opened.trials.next_number(scope) == 1, "its trials are resumed"
+        run_trial(opened, scope, correct(1, 9.0))
+        assert [row.median_us for row in opened.best.list(layer.problem)] == [9.0]
+        assert [row.median_us for row in opened.best.list(CONV1.problem)] == [20.0]
+
+
+def test_a_layer_of_conv_that_was_tuned_again_with_a_prologue_loses_no_trial(store: Store) -> None:
+    layer = Layer(
+        "pointwise", make_problem(operation("conv"), {"n": 8, "c": 64, "h": 14, "w": 14, "k": 64, "r": 1, "s": 1})
+    )
+    run_trial(store, open_scope(store, study="net", layer=layer), correct(0, 10.0))
+    store.close()
+    as_of_13(store.path)
+    with pytest.MonkeyPatch.context() as patch, Store(store.path) as opened:
+        patch.setattr(versions, "MIGRATIONS", ())
+        run_trial(opened, open_scope(opened, study="again", layer=layer), correct(0, 11.0))
+    with pytest.warns(StoreWarning, match="brought from schema 13"):
+        written(store.path)
+    with Store(store.path, create=False) as opened:
+        assert [row.median_us for row in opened.best.list(layer.problem)] == [11.0]
+        assert opened.query("SELECT median_us FROM results ORDER BY median_us").rows == ((10.0,), (11.0,))
 
 
 def test_a_file_gets_the_columns_that_it_lacks_when_it_is_written(store: Store) -> None:
