@@ -24,8 +24,9 @@ Body = Template
 """a family's text as compiled by Jinja"""
 MOST_INCLUDED = 256
 """Maximum number of files that a family includes, directly and indirectly."""
-KEPT = 64
-"""Number of families whose parsed text a process caches, and of included files whose definitions it does."""
+KEPT = 512
+"""Number of families whose parsed text a process caches, and of included files whose definitions it does: several times
+as many as are bundled, because with fewer each loading of all of them parses each again."""
 MARK = "\ue000%s\ue001"
 """The end of a line that `source_map` adds: the line's origin, between two characters that no program contains."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")

@@ -457,6 +457,11 @@ def test_the_edits_of_these_tests_are_all_that_is_wrong(tmp_path: Path) -> None:
     tiny(tmp_path)
 
 
+def test_families_are_parsed_once_however_often_they_are_loaded() -> None:
+    first, again = load_templates(), load_templates()
+    assert [name for name, each in again.items() if each.params is not first[name].params] == []
+
+
 def test_only_families_of_the_operations_that_are_asked_for_are_read(tmp_path: Path) -> None:
     (tmp_path / "gemm").mkdir()
     (tmp_path / "gemm" / "broken.cu.j2").write_text("no header")
