@@ -262,7 +262,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             _, cache_d, d = operator.amounts
             x = (*of.x[:2], d, *of.x[3:])
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
-        elif operator.kind == "gate" and problem is alone and _may_be_gated(problem):
+        elif operator.kind == "gate" and problem is alone and not of.transposed:
             return Front(tuple(reversed(parts)), operator.reads, replace(problem, prologue="scale"))
         elif operator.kind == "upsampling" and _may_read_upsampled(of):
             problem = replace(problem, geometry=_of_upsampled(of))
@@ -273,13 +273,6 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
         if problem is not alone and graph.dtypes.get(tensor, problem.dtype) == problem.dtype:
             found = Front(tuple(reversed(parts)), (tensor, *reads), problem)
     return found
-
-
-def _may_be_gated(problem: Problem) -> bool:
-    """Whether kernels for channels-last images can multiply a convolution's input by factors of its channels."""
-    of = problem.geometry
-    has_families = problem.dtype in ("f16", "bf16") and (of.x[1] or 0) % 8 == 0
-    return has_families and of.groups == 1 and len(of.axes) <= 2 and not of.transposed
 
 
 def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:

@@ -16,7 +16,10 @@ from autotune.autotune_runtime.fusion import (
     product_epilogue,
 )
 from autotune.autotune_runtime.network_layers import KINDS, LINEAR, Layer
+from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
+from autotune.family.space import BoundTemplate
+from autotune.family.template_files import load_templates
 from autotune.importing.network import plain
 from autotune.operation.registry import operation
 from autotune.problem import Problem, make_problem
@@ -27,6 +30,10 @@ OPERATIONS = {
     **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "pixel_mean", "gate")},
 }
 """The operation of a study to the operators that it covers in a network."""
+
+
+_HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 37)
+"""a device on which every bundled family runs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
     """
     known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
     checked = replace(network, operators=tuple(map(_checked, known)))
-    fused = {each.at: each for each in fuse(checked, residuals=residuals)}
+    fused = {each.at: _computable(each) for each in fuse(checked, residuals=residuals)}
     kinds = (KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
     layers: list[Fused] = []
     left_out: list[Unsupported] = []
@@ -108,6 +115,20 @@ def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, o
     if fused is None:
         return Unsupported(label, plain(layer.why_not, 1000), layer.flops)
     return Fused(label, _problem(fused.problems[0]), tuple(_parts(network, fused)))
+
+
+def _computable(fused: Epilogue) -> Epilogue:
+    """A layer, without the gate in front of it if no family can compute both."""
+    return fused if fused.front is None or has_family(fused.front.problem) else replace(fused, front=None)
+
+
+def has_family(of: LayerProblem) -> bool:
+    """Whether a bundled family supports a convolution with its prologue; all support some without one."""
+    if of.values.get("prologue", "none") == "none":
+        return True
+    problem = _problem(of)
+    families = load_templates(of={of.operation}).values()
+    return any(BoundTemplate(family, problem, _HOPPER).supported for family in families)
 
 
 _IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "upsampling", "gate": "gate"}

@@ -15,7 +15,7 @@ from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
-from autotune.importing.fused_layers import OPERATIONS, findings  # noqa: E402
+from autotune.importing.fused_layers import OPERATIONS, findings, has_family  # noqa: E402
 from autotune.importing.model_source import joined  # noqa: E402
 from autotune.importing.torch_archive import read_archive  # noqa: E402
 from autotune.importing.torch_module import archive_of, archives_of_parts  # noqa: E402
@@ -271,7 +271,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 def served(layers: Sequence[Layer]) -> Counter[Problem]:
-    problems = (layer.problems[0] for layer in layers if layer.problem is not None)
+    ways = ([way.problems[0] for way in layer.ways if way.problem is not None] for layer in layers)
+    problems = (next(filter(has_family, of_layer)) for of_layer in ways if of_layer)
     return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
