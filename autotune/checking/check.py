@@ -164,9 +164,9 @@ class FamilyCheck:
                 while most is None and self._on_cpu and left() > 0:
                     bound, config = self._on_cpu.popleft()
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
-                if most is None and self._evaluator.info.can.cpu and not self.large_run and left() > 0:
+                if most is None and not self.large_run and left() > 0:
                     yield from self._large()
-            if not most and not self.large_run and left() > 0:
+            if most == 0:
                 yield from self._large()
         finally:
             for started in under_way:
