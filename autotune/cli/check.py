@@ -71,7 +71,7 @@ _COLUMNS = (
 @click.option(
     "--seconds",
     type=Number(min=1),
-    default=40,
+    default=30,
     show_default=True,
     help="Time limit in seconds: of CPU time or by the clock, whichever passes more slowly.",
 )

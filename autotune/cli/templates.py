@@ -12,7 +12,7 @@ from autotune.cli.tables import format_options, say, show
 from autotune.columns import Column, Items
 from autotune.errors import TemplateError
 from autotune.family.template import SUFFIX, Condition, KernelTemplate, Param
-from autotune.family.template_files import load_template, load_templates
+from autotune.family.template_files import load_template, load_templates, template_files
 from autotune.operation.operation import FILE
 from autotune.toml_table import did_you_mean
 
@@ -98,9 +98,9 @@ def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
     """Find a family by the path of its file, or by its name among the bundled ones and the current directory's."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))
-    families = load_templates(directories)
+    families = template_files(directories)
     if name in families:
-        return families[name]
+        return load_template(families[name])
     here = [folder / f"{name}{SUFFIX}" for folder in sorted(Path().iterdir()) if (folder / FILE).is_file()]
     if own := next((path for path in here if path.is_file()), None):
         return load_template(own)

@@ -32,9 +32,11 @@ class DataMaker:
         self._owned: list[int] = []
 
     def launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
-        """Run a kernel of the verification program over elements."""
-        blocks = min(_GRID, max(1, -(-elements // _BLOCK)))
-        self._module.launch(Launch(entry, (blocks, rows, 1), (_BLOCK, 1, 1), 0, args))
+        """Run a kernel of the verification program over elements: on a CPU as a loop on each core."""
+        info = self.device.info
+        most, block = (info.sm_count, 1) if info.can.cpu else (_GRID, _BLOCK)
+        blocks = min(most, max(1, -(-elements // _BLOCK)))
+        self._module.launch(Launch(entry, (blocks, rows, 1), (block, 1, 1), 0, args))
 
     def allocated(self, size_bytes: int) -> int:
         """Memory that is freed at the end."""

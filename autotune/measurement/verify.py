@@ -140,11 +140,14 @@ class Verifier:
         workspace: GuardedArray,
         packed_w: GuardedArray,
         repeat: Callable[[float], bool] = lambda _: True,
+        *,
+        cold: bool = True,
     ) -> Verified:
         """Run and compare the kernel on normal data, twice more in other surroundings, then on integers and edges.
 
         `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
-        be chosen is known to be right within its bound everywhere by then.
+        be chosen is known to be right within its bound everywhere by then. Without `cold`, no cache is emptied for a
+        run, and its time says nothing.
         Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten |
         keeps_state | too_loose).
         """
@@ -155,7 +158,7 @@ class Verifier:
             return self._outputs_of(kernel, workspace, packed_w, FIRST)
 
         try:
-            return self._verify(kernel, workspace, packed_w, repeat)
+            return self._verify(kernel, workspace, packed_w, repeat, cold=cold)
         except Rejected as rejected:
             again = partial(self._verify, kernel, workspace, packed_w, lambda _: True, any_order=False)
             raise diagnosed(self.device, rejected, verify=again, outputs=outputs) from None
@@ -167,11 +170,12 @@ class Verifier:
         packed_w: GuardedArray,
         repeat: Callable[[float], bool],
         *,
+        cold: bool = False,
         any_order: bool = True,
     ) -> Verified:
         """Run and compare; `any_order` tells whether the runs are in other orders than the device's own."""
         source = kernel.source
-        run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w)
+        run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w, cold=cold)
         alone, _ = run(self.normal)
         runs = [(alone, False)]
         error = self.judge(self.normal, source, (workspace, packed_w))
@@ -287,9 +291,10 @@ class Verifier:
         *,
         workspace: GuardedArray,
         packed_w: GuardedArray,
+        cold: bool = False,
     ) -> tuple[Sample, bool]:
-        """Poison, prepare and run once, from a cold cache; return whether the order was another than the
-        device's own.
+        """Poison, prepare and run once; return whether the order was another than the device's own, so that the time
+        says nothing.
         """
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.restore(data, poison=surroundings.poison)
@@ -302,7 +307,7 @@ class Verifier:
             launches = kernel.forward(tensors)
             variables = kernel.module.variables()
             try:
-                sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=True)
+                sample = self.device.time(Passes(lambda: kernel.run(launches)), cold=cold and not varied)
                 self.device.synchronize()
             except Rejected as rejected:
                 arrays = (*self._maker.arrays, workspace, packed_w)

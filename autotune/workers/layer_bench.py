@@ -70,7 +70,7 @@ class LayerBench:
         """Verify a kernel, in one run or several. Raises Rejected as `Verifier.verify` does."""
         with self._loaded(source, binary) as loaded:
             kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
-            return self.verifier.verify(kernel, workspace, packed_w, repeat=lambda _: not once).error
+            return self.verifier.verify(kernel, workspace, packed_w, lambda _: not once, cold=False).error
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel, in a race against the best time if there is one."""
