@@ -58,8 +58,8 @@ AWKWARD: Mapping[str, Conv2dProblem] = {
 
 CONV, CONV_TRANSPOSE, GEMM = map(operation, ("conv", "conv_transpose", "gemm"))
 FILTER_GRADIENT = operation("conv_filter_gradient")
-CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, STENCIL = map(
-    operation, ("concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "stencil")
+AVG_POOL2D, CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, STENCIL = map(
+    operation, ("avg_pool2d", "concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "stencil")
 )
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
@@ -255,8 +255,8 @@ PROBLEMS: Mapping[str, Problem] = {
         for n, h, w in ((3, 33, 131), (2, 9, 40), (1, 1, 1))
     },
     **{
-        f"max_pool2d {c}x{h}x{w} {r}x{s} {dtype} {layout}": make_problem(
-            MAX_POOL2D,
+        f"{of.name} {c}x{h}x{w} {r}x{s} {dtype} {layout}": make_problem(
+            of,
             {"n": 2, "c": c, "h": h, "w": w, "r": r, "s": s, "stride_h": 2, "stride_w": 2, "pad_h": r // 2}
             | {"dtype": dtype, "layout": layout},
         )
@@ -265,6 +265,7 @@ PROBLEMS: Mapping[str, Problem] = {
             (24, 9, 11, 3, 2, "f16", "nhwc"),
             (3, 17, 15, 2, 5, "bf16", "nchw"),
         )
+        for of in (MAX_POOL2D, AVG_POOL2D)
     },
     **{
         f"gemm {transposes} {batch}x{m}x{n}x{k} {dtype} {epilogue}": make_problem(

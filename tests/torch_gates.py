@@ -22,8 +22,10 @@ class Gated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate = torch.sigmoid(functional.adaptive_avg_pool2d(x, 1))
         y = torch.relu(gate * x)
-        pooled = functional.max_pool2d(y, 3, 2, 1)
-        others = functional.max_pool2d(y, 2, ceil_mode=True).sum() + y.mean([1, 2]).sum() + (y * gate[:, :1]).sum()
+        pooled = functional.avg_pool2d(functional.max_pool2d(y, 3, 2, 1), 3, 1, 1)
+        others = functional.avg_pool2d(y, 3, 1, 1, count_include_pad=False).sum()
+        others += functional.avg_pool2d(y, 3, 1, divisor_override=2).sum()
+        others += functional.max_pool2d(y, 2, ceil_mode=True).sum() + y.mean([1, 2]).sum() + (y * gate[:, :1]).sum()
         y *= gate
         return pooled.mean((2, 3)) + y.mean() + others + functional.adaptive_avg_pool2d(x, 2).sum()
 

@@ -12,6 +12,7 @@ from .elementwise import BINARY, Operand, binary, elementwise
 from .fusion import Graph, LayerProblem, MatrixProduct, Operator, convolution, matrix_product
 from .network_layers import Layer
 from .plain_problems import (
+    AvgPoolProblem,
     ConcatProblem,
     GateProblem,
     MaxPoolProblem,
@@ -207,13 +208,17 @@ class _Reader:
         if averages or (call.name.startswith("adaptive_avg_pool") and {*self._shape(made)[2:]} == {1}):
             mean = MeanProblem(x=x, dtype=dtype, keeps_axes=len(self._shape(made)) == len(x))
             return images_layer(label, mean, math.prod(x))
-        if call.name != "max_pool2d" or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1}:
+        kind = {"max_pool2d": MaxPoolProblem, "avg_pool2d": AvgPoolProblem}.get(call.name)
+        if kind is None or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1}:
             return None
         rows, columns = call.whole("kernel_size", 2, 1)
         pads, strides = call.whole("padding", 2, 0), call.whole("stride", 0, 0) or (rows, columns)
         (before, left), (down, right) = pads, strides * 2 if len(strides) == 1 else strides
-        pool = MaxPoolProblem(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
+        pool = kind(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
         fits = pool.y == self._shape(made)  # unless its last windows are cut off (`ceil_mode`)
+        if kind is AvgPoolProblem:
+            counts_padding = before == left == 0 or bool(call.number("count_include_pad", 1))
+            fits = fits and counts_padding and call.number("divisor_override", rows * columns) == rows * columns
         return images_layer(label, pool, math.prod(pool.y) * rows * columns) if fits else None
 
     def _images(self, name: str) -> tuple[int, ...] | None:

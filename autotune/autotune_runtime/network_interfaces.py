@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from .activations import ACTIVATIONS
 from .interface import Interface, InterfaceArray, InterfaceSize
@@ -171,6 +172,9 @@ MAX_POOL_INTERFACE = Interface(
     {"dtype": tuple(_STORED), "layout": ("nchw", "nhwc")},
     (_laid_out("x", "in", "n", "c", "hw"), _laid_out("y", "out", "n", "c", "pq")),
 )
-PLAIN_INTERFACES = (NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, GATE_INTERFACE)
+AVG_POOL_INTERFACE = replace(MAX_POOL_INTERFACE, name="avg_pool2d")
+PLAIN_INTERFACES = (
+    *(NORM_INTERFACE, CONCAT_INTERFACE, MAX_POOL_INTERFACE, AVG_POOL_INTERFACE, MEAN_INTERFACE, GATE_INTERFACE),
+)
 """Operations without filters."""
 NETWORK_INTERFACES = (*CONV_INTERFACES, FILTER_GRADIENT_INTERFACE, *PLAIN_INTERFACES)

@@ -14,6 +14,7 @@ KINDS: Mapping[str, str] = {
     "norm": "norm",
     "concat": "concatenation",
     "max_pool2d": "max pool",
+    "avg_pool2d": "average pool",
     "pixel_mean": "mean",
     "gate": "gate",
 }

@@ -1,4 +1,4 @@
-"""Layers without filters as problems of kernels: norms, concatenations, max pools, means and gates."""
+"""Layers without filters as problems of kernels: norms, concatenations, pools, means and gates."""
 
 from __future__ import annotations
 
@@ -209,6 +209,13 @@ class MaxPoolProblem(PlainProblem):
     def shapes(self) -> tuple[str, str]:
         """The sizes of its images and of its window, for a report."""
         return sizes(self.x), sizes(self.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvgPoolProblem(MaxPoolProblem):
+    """The mean of windows of images, in which padding counts as zeros."""
+
+    operation = "avg_pool2d"
 
 
 def norm(

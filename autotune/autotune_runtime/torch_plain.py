@@ -6,7 +6,7 @@ channels last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Self, cast
@@ -18,9 +18,17 @@ from torch.nn import functional
 from .activations import BY_WORD
 from .convolution import Shape
 from .fusion import LayerProblem
-from .network_interfaces import CONCAT_INTERFACE, GATE_INTERFACE, MAX_POOL_INTERFACE, MEAN_INTERFACE, NORM_INTERFACE
+from .network_interfaces import (
+    AVG_POOL_INTERFACE,
+    CONCAT_INTERFACE,
+    GATE_INTERFACE,
+    MAX_POOL_INTERFACE,
+    MEAN_INTERFACE,
+    NORM_INTERFACE,
+)
 from .plain_problems import (
     MOST_TENSORS,
+    AvgPoolProblem,
     ConcatProblem,
     GateProblem,
     MaxPoolProblem,
@@ -31,7 +39,7 @@ from .plain_problems import (
 from .torch_call import STORED, Call
 from .torch_convolution import activated
 from .torch_exact import MOST_ELEMENTS
-from .torch_operator import Operator
+from .torch_operator import Instead, Operator
 from .torch_runtime import TrainingMode
 
 _EPS = 1e-5  # of a batch norm, which must not be 0
@@ -255,34 +263,45 @@ class Concat(Plain):
         return torch.float32
 
 
+def _pooled(pool: Callable[..., Tensor]) -> Instead:
+    """A pool of PyTorch's of arrays, in their layout."""
+
+    def pooled(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
+        named, x = dict(call.arguments), tensors["x"]
+        window, stride, padding = (
+            tuple(int(named[f"{name}{axis}"]) for axis in axes)
+            for name, axes in (("", "rs"), ("stride_", "hw"), ("pad_", "hw"))
+        )
+        if named["layout"] == "nchw":
+            return pool(x, window, stride, padding)
+        return pool(x.movedim(-1, 1), window, stride, padding).movedim(1, -1).contiguous()
+
+    return pooled
+
+
 class MaxPool(Plain):
     """The maximum of windows of images."""
 
     problem: MaxPoolProblem
-    operator = Operator(
-        MAX_POOL_INTERFACE, "max_pool2d", lambda call, tensors: _pooled(tensors["x"], dict(call.arguments))
-    )
+    operator = Operator(MAX_POOL_INTERFACE, "max_pool2d", _pooled(functional.max_pool2d))
     tolerance = 0.0
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
-        """PyTorch's max pool."""
+        """PyTorch's pool."""
         of = self.problem
-        return functional.max_pool2d(*tensors, of.window, of.stride, of.padding)
+        pool = functional.avg_pool2d if isinstance(of, AvgPoolProblem) else functional.max_pool2d
+        return pool(*tensors, of.window, of.stride, of.padding)
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         """The images [N, H, W, C]."""
         return [each.movedim(1, -1) for each in tensors]
 
 
-def _pooled(x: Tensor, named: Mapping[str, int | str]) -> Tensor:
-    """PyTorch's max pool of an array, in its layout."""
-    window, stride, padding = (
-        tuple(int(named[f"{name}{axis}"]) for axis in axes)
-        for name, axes in (("", "rs"), ("stride_", "hw"), ("pad_", "hw"))
-    )
-    if named["layout"] == "nchw":
-        return functional.max_pool2d(x, window, stride, padding)
-    return functional.max_pool2d(x.movedim(-1, 1), window, stride, padding).movedim(1, -1).contiguous()
+class AvgPool(MaxPool):
+    """The mean of windows of images, in which padding counts as zeros."""
+
+    operator = Operator(AVG_POOL_INTERFACE, "avg_pool2d", _pooled(functional.avg_pool2d))
+    tolerance = 1e-5
 
 
 class Mean(Plain):
@@ -320,6 +339,7 @@ MODULES: Mapping[type[PlainProblem], type[Plain]] = {
     NormProblem: Norm,
     ConcatProblem: Concat,
     MaxPoolProblem: MaxPool,
+    AvgPoolProblem: AvgPool,
     MeanProblem: Mean,
     GateProblem: Gate,
 }

@@ -103,7 +103,7 @@ LARGEST = 2**31 - 1
 )
 @click.option(
     "--op",
-    type=click.Choice(["conv2d", "gemm", "norm", "concat", "max_pool2d", "pixel_mean", "gate"]),
+    type=click.Choice(["conv2d", "gemm", "norm", "concat", "max_pool2d", "avg_pool2d", "pixel_mean", "gate"]),
     default="conv2d",
     help="The operation to import. Default: conv2d.",
 )
@@ -132,8 +132,9 @@ def import_model(
     """Write the study that tunes a network.
 
     The study contains the network's convolutions, or with --op its matrix products (gemm) or its layer, group and RMS
-    norms (norm). The other operations need channels-last images: concatenations along the channels (concat), max pools
-    (max_pool2d), means over all pixels (pixel_mean), and products with a factor for each image and channel (gate).
+    norms (norm). The other operations need channels-last images: concatenations along the channels (concat), pools
+    (max_pool2d, avg_pool2d), means over all pixels (pixel_mean), and products with a factor for each image and channel
+    (gate).
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
     PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.

@@ -27,7 +27,7 @@ from autotune.problem import Problem, make_problem
 OPERATIONS = {
     "conv2d": "convolutions",
     "gemm": "matrix products",
-    **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "pixel_mean", "gate")},
+    **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "avg_pool2d", "pixel_mean", "gate")},
 }
 """The operation of a study to the operators that it covers in a network."""
 

@@ -36,6 +36,7 @@ _NAMES = {each: each.lower() for each in _SAME} | {
     "Identity": "alias",
     "LeakyRelu": "leaky_relu",
     "Max": "maximum",
+    "AveragePool": "avg_pool2d",
     "MaxPool": "max_pool2d",
     "Min": "minimum",
     "Sum": "add",
@@ -184,11 +185,11 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
             given = {"negative_slope": node.number("alpha", 0.01)}
         case "hardsigmoid" if abs(node.number("alpha", 0.2) - 1 / 6) > _CLOSE or node.number("beta", 0.5) != 0.5:
             name = ""
-        case "max_pool2d":
+        case "max_pool2d" | "avg_pool2d":
             given = {"kernel_size": node.whole("kernel_shape", ()), "stride": node.whole("strides", (1,))}
             given |= {"dilation": node.whole("dilations", (1,))}
             before, after = _padding(node, (), (None,) * (2 + len(node.whole("kernel_shape", ()))), (), ())
-            given |= {"padding": before}
+            given |= {"padding": before, "count_include_pad": node.number("count_include_pad", 0)}
             if before != after or node.word("auto_pad", "NOTSET") != "NOTSET":
                 name = ""
         case "silu" if node.number("alpha", 1) != 1:

@@ -28,12 +28,11 @@ constexpr int BEFORE = 0;                              // columns between a vect
 constexpr int ROWS = (THREAD_P - 1) * STRIDE_H + R;            // of x
 constexpr int PIXEL = NHWC ? C : 1;                            // elements from one column of y to the next
 constexpr int TOGETHER = 1;  // outputs of a row that are stored at once
-constexpr float LEAST = -__builtin_huge_valf();  // minus infinity
+constexpr float EMPTY = -__builtin_huge_valf();  // minus infinity
 using Vector = AlignedArray<T, VECTOR>;
 
-__device__ __forceinline__ float larger(float one, float other) { return other > one || other != other ? other : one; }
-
-// What the thread needs of a row of x; the least of all numbers beyond its ends.
+__device__ __forceinline__ float combined(float one, float other) { return other > one || other != other ? other : one; }
+// What the thread needs of a row of x; EMPTY beyond its ends.
 __device__ __forceinline__ void load_row(float (&inputs)[COLUMNS][CHANNELS], const T* row, int first) {
     if constexpr (NHWC) {
 #pragma unroll
@@ -43,7 +42,7 @@ __device__ __forceinline__ void load_row(float (&inputs)[COLUMNS][CHANNELS], con
             Vector loaded;
             if (inside) loaded = *reinterpret_cast<const Vector*>(row + column * C);
 #pragma unroll
-            for (int j = 0; j < CHANNELS; ++j) inputs[i][j] = inside ? to_float(loaded.at[j]) : LEAST;
+            for (int j = 0; j < CHANNELS; ++j) inputs[i][j] = inside ? to_float(loaded.at[j]) : EMPTY;
         }
     } else {
 #pragma unroll
@@ -55,7 +54,7 @@ __device__ __forceinline__ void load_row(float (&inputs)[COLUMNS][CHANNELS], con
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
                 const int at = i + j - BEFORE;
-                if (at >= 0 && at < COLUMNS) inputs[at][0] = inside ? to_float(loaded.at[j]) : LEAST;
+                if (at >= 0 && at < COLUMNS) inputs[at][0] = inside ? to_float(loaded.at[j]) : EMPTY;
             }
         }
     }
@@ -77,7 +76,7 @@ extern "C" __global__ __launch_bounds__(BLOCK) void max_pool2d_rows(const T* __r
     float outputs[THREAD_P][THREAD_Q][CHANNELS];
 #pragma unroll
     for (int i = 0; i < THREAD_P * THREAD_Q * CHANNELS; ++i) {
-        outputs[i / (THREAD_Q * CHANNELS)][i / CHANNELS % THREAD_Q][i % CHANNELS] = LEAST;
+        outputs[i / (THREAD_Q * CHANNELS)][i / CHANNELS % THREAD_Q][i % CHANNELS] = EMPTY;
     }
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -93,7 +92,7 @@ extern "C" __global__ __launch_bounds__(BLOCK) void max_pool2d_rows(const T* __r
 #pragma unroll
                 for (int at = 0; at < S * CHANNELS; ++at) {
                     float& output = outputs[p][q][at % CHANNELS];
-                    output = larger(output, inputs[q * STRIDE_W + at / CHANNELS][at % CHANNELS]);
+                    output = combined(output, inputs[q * STRIDE_W + at / CHANNELS][at % CHANNELS]);
                 }
             }
         }

@@ -1,4 +1,4 @@
-"""Max pools, means and gates of PyTorch networks on exported libraries, which run on the CPU here."""
+"""Pools, means and gates of PyTorch networks on exported libraries, which run on the CPU here."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ KERNELS: dict[str, tuple[tuple[str, Sizes], ...]] = {
     "pixel_mean": (("pixel_mean_blocks", {"pixels": 35}), ("pixel_mean_blocks", {"pixels": 12})),
     "gate": (("gate_rows", {"pixels": 35}), ("gate_rows", {"pixels": 35, "dtype": "bf16"})),
     "max_pool2d": (("max_pool2d_rows", WINDOWS),),
+    "avg_pool2d": (("avg_pool2d_max_pool2d_rows", WINDOWS | {"h": 3, "w": 4, "stride_h": 1, "stride_w": 1}),),
     "conv": (("conv_mma_gemm", EXCITED | {"prologue": "scale"}),),
     "conv2d": (("mma_gemm", EXCITED),),
 }
@@ -89,10 +90,13 @@ def test_pools_and_gates_of_channels_last_images_run_kernels(n: int, on_cpu: OnH
         ("adaptive_avg_pool2d", "2x8x5x7", "", "tested.pixel_mean0"),
         ("mul", "2x8x5x7", "", "tested.gate0"),
         ("max_pool2d", "2x8x5x7", "3x3", "tested.max_pool2d0"),
+        ("avg_pool2d", "2x8x3x4", "3x3", "tested.avg_pool2d0"),
         ("mean_1", "2x8x3x4", "", "tested.pixel_mean1"),
     ]
-    assert summary == "0 of 0 convolutions, 2 of 2 means, 1 of 1 gates and 1 of 1 max pools run tuned kernels"
-    assert [code.count(f"aten.{name}") for name in ("mul", "max_pool2d", "mean", "adaptive_avg_pool2d")] == [2, 1, 2, 1]
+    counts = "2 of 2 means, 1 of 1 gates, 1 of 1 max pools and 1 of 1 average pools"
+    assert summary == f"0 of 0 convolutions, {counts} run tuned kernels"
+    names = ("mul", "max_pool2d", "mean", "adaptive_avg_pool2d", "avg_pool2d.")
+    assert [code.count(f"aten.{name}") for name in names] == [2, 1, 2, 1, 2]
     assert difference < CLOSE
 
 

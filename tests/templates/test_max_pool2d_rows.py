@@ -1,4 +1,4 @@
-"""What max_pool2d_rows can get wrong: windows at edges, vectors that begin before a window, NaNs."""
+"""What max_pool2d_rows can get wrong, of means, too: windows at edges, vectors that begin before a window, NaNs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NAME = "max_pool2d_rows"
 BASE: dict[str, int | str] = {"thread_q": 4, "thread_p": 2, "vector": 4, "block": 128}
 
 
-def pool(layout: str, window: int, **others: int | str) -> Problem:
+def pool(layout: str, window: int, name: str = "max_pool2d", **others: int | str) -> Problem:
     """Windows of a square, a stride of two, padding by half of it."""
     given = {"n": 2, "c": 8, "h": 13, "w": 28, "r": window, "s": window, "stride_h": 2, "stride_w": 2}
     pads = {"pad_h": window // 2, "pad_w": window // 2}
-    return make_problem(operation("max_pool2d"), {**given, **pads, "layout": layout, **others})
+    return make_problem(operation(name), {**given, **pads, "layout": layout, **others})
 
 
 @pytest.mark.cxx
@@ -46,6 +46,20 @@ def test_config_is_right(problem: Problem, values: dict[str, int | str], checked
 
 
 @pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("problem", "values"),
+    [
+        (pool("nhwc", 3, "avg_pool2d", dtype="f16", stride_h=1, stride_w=1), BASE),
+        *long_run((pool("nchw", 3, "avg_pool2d"), BASE)),
+    ],
+)
+def test_a_mean_is_right(problem: Problem, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
+    verify("avg_pool2d_max_pool2d_rows", problem, values, checked)
+    change = ("1.0f / (R * S)", "1.0f / (R * S - 1)")
+    assert refuses_changed("avg_pool2d_max_pool2d_rows", problem, values, change, checked)
+
+
+@pytest.mark.cxx
 def test_a_nan_is_the_maximum_of_all_its_windows() -> None:
     problem, device = pool("nchw", 3, n=1, c=1, h=8, w=8), host_device(str(find_cxx()))
     source = render(BoundTemplate(family(NAME), problem, device.info), Config.of(NAME, {**BASE, "thread_p": 1}))
@@ -58,7 +72,7 @@ def test_a_nan_is_the_maximum_of_all_its_windows() -> None:
 
 
 FAULTS = {
-    "padding is zeros": ("inside ? to_float(loaded.at[j]) : LEAST", "inside ? to_float(loaded.at[j]) : 0.0f"),
+    "padding is zeros": ("inside ? to_float(loaded.at[j]) : EMPTY", "inside ? to_float(loaded.at[j]) : 0.0f"),
     "a window has a row too few": ("i >= p * STRIDE_H + R", "i >= p * STRIDE_H + R - 1"),
     "columns are a vector's first": ("const int at = i + j - BEFORE;", "const int at = i + j;"),
     "the last row of x is left out": ("row >= H", "row >= H - 1"),

@@ -409,6 +409,7 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "gate_rows",  # none either
         "stencil_rows",  # none either
         "max_pool2d_rows",  # none either
+        "avg_pool2d_max_pool2d_rows",  # the same text
         "gemm_tiled",  # odd pitches
         "gemm_mma",  # rows of 16 bytes, and 16 more than a power of two apart
         "gemm_sm90",  # as implicit_gemm_sm90
