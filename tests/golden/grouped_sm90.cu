@@ -5,7 +5,7 @@
 // A = x [N, H, W, C], TMA tile of a row.  B = packed_w, block-diagonal where groups are smaller than MMA_C, in registers.
 // Tile IMAGES x BLOCK_P rows x TILE_C channels; tile space ceil(N / IMAGES) * ceil(P / BLOCK_P) * ceil(C / 64).
 //
-// Grouped convolution on Hopper, groups of 1 to 32 channels and as many outputs: y [pixels x channels] += x [pixels x channels] * w of each tap,
+// Grouped convolution on Hopper, groups of 1 to 56 channels and as many outputs: y [pixels x channels] += x [pixels x channels] * w of each tap,
 // in blocks of MMA_C channels, with zeros where two channels are of different groups.
 //
 //   x         [N, H, W, C]  input
@@ -74,7 +74,7 @@ extern "C" __global__ void pack_filters(const T* __restrict__ w, unsigned* __res
     AlignedArray<T, 2> pair;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-        const int c = (GROUP_C > MMA_C ? first / GROUP_C * GROUP_C : first) + slice * 16 + word % 2 * 8 + lane % 4 * 2 + j;
+        const int c = (GROUP_C > MMA_C ? first / GROUP_C * GROUP_C : first) + slice * MMA_C + word % 2 * 8 + lane % 4 * 2 + j;
         const bool inside = k < C && c < C && c / GROUP_C == k / GROUP_C;
         pair.at[j] = inside ? w[(k * (R * S) + tap) * GROUP_C + c % GROUP_C] : from_float<T>(0.0f);
     }

@@ -27,6 +27,8 @@ SIXTEENS = replace(FOURS, c=48, k=48, groups=3, stride_h=2, stride_w=2, dtype="b
 """A group an MMA; rows that meet one row of the filter, and two; a residual."""
 THIRTIES = replace(SIXTEENS, c=96, k=96, r=2, s=4, pad_w=2, dilation_h=2, dilation_w=2, dtype="f16", epilogue="bias")
 """Two slices in depth; taps apart; half a tile of channels."""
+EIGHTS = replace(FOURS, n=2, h=7, c=120, k=120, groups=5)
+"""Groups of 24, in three slices in depth; tiles of two groups, the last of one."""
 ONES = replace(FOURS, n=2, c=24, k=24, groups=24, r=7, s=7, pad_h=3, pad_w=3, epilogue="none")
 """Depthwise; more rows are open than a tile has."""
 PADDED = replace(ONES, n=1, groups=3, h=5, w=9, r=5, s=2, pad_h=6, pad_w=3, stride_w=3, epilogue="bias")
@@ -39,11 +41,13 @@ PADDED = replace(ONES, n=1, groups=3, h=5, w=9, r=5, s=2, pad_h=6, pad_w=3, stri
     [
         (FOURS, BASE),
         (SIXTEENS, {**BASE, "images": 3, "warps_q": 2}),
+        (EIGHTS, BASE),
         *long_run(
             (FOURS, {**BASE, "images": 1, "block_p": 7, "min_blocks": 2}),
             (SIXTEENS, {**BASE, "images": 1, "block_p": 7}),
             (THIRTIES, {**BASE, "images": 3}),
             (THIRTIES, {**BASE, "images": 1, "block_p": 1}),
+            (replace(EIGHTS, groups=3, stride_h=2), {**BASE, "images": 1, "block_p": 7}),
             (ONES, BASE),
             (replace(ONES, dtype="bf16"), {**BASE, "block_p": 14, "min_blocks": 3}),
             (PADDED, {**BASE, "images": 1, "block_p": 3}),
@@ -68,7 +72,8 @@ def test_an_infinity_stays_in_its_image(problem: Conv2dProblem) -> None:
         replace(FOURS, layout="nchw"),
         replace(FOURS, dtype="f32"),
         replace(FOURS, groups=1),
-        replace(FOURS, groups=3),
+        replace(FOURS, groups=6),
+        replace(FOURS, c=192, k=192, groups=3),
         replace(FOURS, k=144),
         replace(FOURS, c=12, k=12, groups=3),
         replace(FOURS, stride_h=4),
@@ -86,6 +91,7 @@ LAYERS = {
     "resnext 3, stride 2": replace(RESNEXT, c=512, k=512, h=28, w=28, stride_h=2, stride_w=2),
     "resnext 4": replace(RESNEXT, c=1024, k=1024, h=7, w=7),
     "resnext 1, one image": replace(RESNEXT, n=1),
+    "regnet 3": replace(RESNEXT, n=32, c=336, k=336, h=14, w=14, groups=14),
     "depthwise 5x5": replace(RESNEXT, c=240, k=240, groups=240, h=28, w=28, r=5, s=5, pad_h=2, pad_w=2),
     "depthwise 7x7": replace(RESNEXT, c=96, k=96, groups=96, r=7, s=7, pad_h=3, pad_w=3),
 }
@@ -105,6 +111,7 @@ LARGEST: list[tuple[str, dict[str, int | str]]] = [
     ("resnext 2, stride 2", {"block_p": 4, "warps_q": 2, "min_blocks": 2}),
     ("resnext 1", {"block_p": 8}),
     ("resnext 4", {"images": 4, "block_p": 7}),
+    ("regnet 3", {"images": 6, "min_blocks": 2}),
     ("depthwise 7x7", {"images": 1, "block_p": 7}),
     ("depthwise 5x5", {"images": 2, "block_p": 7}),
 ]
