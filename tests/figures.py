@@ -94,7 +94,7 @@ def wins() -> None:
     )
     recorded = {
         "recorded": ("H200", "lenet-k5 lenet-k7 fashion-k7 fp32-class tf32 fp16"),
-        "recorded-networks": ("H200", f"{networks} resnet50-fp32-class efficientnet-b0-fp16"),
+        "recorded-networks": ("H200", f"{networks} resnet50-fp32-class efficientnet-b0-fp16 regnety-fp16"),
         "recorded-h100": ("H100", networks),
     }
     found: dict[str, dict[str, Counter[str]]] = {}

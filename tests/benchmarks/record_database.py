@@ -33,7 +33,8 @@ STREAMED = ("conv1-n1000", "conv2-n1000", "conv2-n10000")
 Autotune = Callable[[Sequence[str]], tuple[int, str]]
 NETWORKS = (
     *("resnet50-fp16", "resnet50-fp16-n1", "resnet50-fp16-n8", "resnet50-bf16", "resnet50-tf32"),
-    *("vgg16-fp16", "decoders-bf16", "resnext50-fp16", "depthwise-fp16", "efficientnet-b0-fp16", "gemm-networks"),
+    *("vgg16-fp16", "decoders-bf16", "resnext50-fp16", "depthwise-fp16", "efficientnet-b0-fp16", "regnety-fp16"),
+    "gemm-networks",
 )
 STEPS = ("rates", "ladder", "dispatch", "tune", "retime", "profile", "streams", "networks")
 """the last step runs only if it is named, because it records another database"""
