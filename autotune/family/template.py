@@ -15,7 +15,7 @@ from autotune.operation.operation import Operation
 from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
-COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "stored_bytes")
+COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "waits", "stored_bytes")
 """The keys of a header's `[cost]`; docs/templates.md explains each."""
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
 """the header at the start of a family's file; the group is TOML"""

@@ -33,12 +33,12 @@ OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
 """The same of a family's own factors: a launch costs each the same."""
 ERROR = 0.15
 """Standard deviation of a log time that the model does not explain."""
-STEPS = 12
-"""Gauss-Newton steps of a fit."""
-DAMPING = 1e-3
-"""Part of the curvature's diagonal that is added to it, so that a step stays finite."""
-MOST_STEP = 1.5
-"""Largest change of a log weight in one step."""
+STEPS = 50
+"""Levenberg-Marquardt steps of a fit."""
+DAMPING = 1.0
+"""Part of the curvature's diagonal that the first step adds to it, so that it stays small."""
+EASING = 3.0
+"""Factor of the damping: less after a step that lowers the loss, more after one that does not and is taken back."""
 MOST_OF_FAMILY = 20
 """Trials of a family on one layer that a fit uses, evenly spread over its times."""
 
@@ -127,31 +127,42 @@ def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
     importance /= importance.mean()
     family = np.repeat([families.index(each.family) for each in kept], [len(each.times_us) for each in kept])
     begin = np.log([START.get(term, 1.0) for term in TERMS])
-    common, own = begin.copy(), np.zeros((len(families), len(TERMS)))
     is_fixed = np.array([term in FIXED for term in TERMS])
     pull = (ERROR / np.where(is_fixed, FIXED_SPREAD, SPREAD)) ** 2
     own_pull = (ERROR / np.where(is_fixed, OWN_FIXED_SPREAD, OWN_SPREAD)) ** 2
     rows = [np.flatnonzero(family == index) for index in range(len(families))]
-    for _ in range(STEPS):
+
+    def loss_of(common: Floats, own: Floats) -> tuple[float, Floats, Floats]:
         predicted, slopes = log_times(terms, np.exp(common + own[family]))
-        residual, weighted = predicted - times, slopes * importance[:, None]
+        residual = predicted - times
+        pulled = (pull * (common - begin) ** 2).sum() + (own_pull * own**2).sum()
+        return float((importance * residual**2).sum() + pulled), residual, slopes
+
+    common, own, damping = begin, np.zeros((len(families), len(TERMS))), DAMPING
+    loss, residual, slopes = loss_of(common, own)
+    for _ in range(STEPS):
+        weighted = slopes * importance[:, None]
         curvature = slopes.T @ weighted
-        left = curvature + np.diag(pull + DAMPING * np.diag(curvature))
+        left = curvature + np.diag(pull + damping * np.diag(curvature))
         right = weighted.T @ residual + pull * (common - begin)
         solved = []
         for index, of in enumerate(rows):  # a family's factors meet the others in the common weights alone
             block = slopes[of].T @ weighted[of]
             slope = weighted[of].T @ residual[of] + own_pull * own[index]
             both = np.linalg.solve(
-                block + np.diag(own_pull + DAMPING * np.diag(block)), np.column_stack([block, slope])
+                block + np.diag(own_pull + damping * np.diag(block)), np.column_stack([block, slope])
             )
             solved.append(both)
             left -= block @ both[:, :-1]
             right -= block @ both[:, -1]
         step = np.linalg.solve(left, right)
-        for index, both in enumerate(solved):
-            own[index] -= np.clip(both[:, -1] - both[:, :-1] @ step, -MOST_STEP, MOST_STEP)
-        common -= np.clip(step, -MOST_STEP, MOST_STEP)
+        own_step = np.stack([both[:, -1] - both[:, :-1] @ step for both in solved])
+        nearer = loss_of(common - step, own - own_step)
+        if nearer[0] < loss:
+            common, own, damping = common - step, own - own_step, damping / EASING
+            loss, residual, slopes = nearer
+        else:
+            damping *= EASING
     return {"": np.exp(common), **{name: np.exp(common + own[index]) for index, name in enumerate(families)}}
 
 

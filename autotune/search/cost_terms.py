@@ -89,7 +89,8 @@ def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float
     if cost:
         found["l2"] = 1e6 * cost["loaded_bytes"] / (device.sm_count * L2_BYTES_PER_S)
         found["steps"] = cost["steps"] * STEP_US
-        found["latency"] = cost["steps"] * LATENCY_US / np.maximum(1.0, cost.get("stages", np.ones(1)))
+        waits = cost["waits"] if "waits" in cost else cost["steps"] / np.maximum(1.0, cost.get("stages", np.ones(1)))
+        found["latency"] = waits * LATENCY_US
         found["waves"] = cost["waves"] * LATENCY_US
         found["stores"] = cost.get("stored_bytes", np.zeros(len(blocks))) / STORE_BYTES_PER_US
     else:
