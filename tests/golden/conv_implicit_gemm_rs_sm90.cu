@@ -1,5 +1,5 @@
-// conv n 2 c 8 w 75 k 12 s 3 pad_w 8 dilation_w 4 f32 nhwc bias_add_silu
-// conv_implicit_gemm_rs_sm90 arithmetic=split tile_m=16 blocks=3
+// conv n 2 c 3 d 4 h 7 w 9 k 5 t 3 r 3 s 3 stride_h 2 stride_w 2 pad_d 1 pad_h 1 pad_d_end 1 pad_h_end 1 f32 bias_relu
+// conv_implicit_gemm_rs_sm90 arithmetic=split tile_m=16 blocks=2
 
 // D[nopq, k] = sum over t, r, s, c of X[nopq, trsc] * W[trsc, k]: M = N*O*P*Q pixels, N = K output channels, depth = T*R*S*C.
 // A = x, TMA tile of one tap, from shared memory through registers.  B = packed_w [PARTS, K, T, R, S, C], depth-major, TMA tile.
@@ -41,36 +41,36 @@
 #include "_split_tf32.cuh"
 
 // Problem
-constexpr int CHANNELS = 8, K = 12, R = 1, S = 3, TAPS = 3;
-[[maybe_unused]] constexpr int O = 1, P = 1, Q = 75;
+constexpr int CHANNELS = 3, K = 5, R = 3, S = 3, TAPS = 27;
+[[maybe_unused]] constexpr int O = 4, P = 4, Q = 4;
 [[maybe_unused]] constexpr bool POINTWISE = false;
-[[maybe_unused]] constexpr int STRIDE_H = 1, STRIDE_W = 1;
-constexpr int PAD_H = 0, PAD_W = 8;
-constexpr int DILATION_H = 1, DILATION_W = 4;
-constexpr bool DEEP = false, FLAT = true;  // of three dimensions, of one
-constexpr bool NHWC = true, TRANSPOSED = false;
-[[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
-using EPILOGUE = Epilogue<true, true, silu>;
+[[maybe_unused]] constexpr int STRIDE_H = 2, STRIDE_W = 2;
+constexpr int PAD_H = 1, PAD_W = 0;
+constexpr int DILATION_H = 1, DILATION_W = 1;
+constexpr bool DEEP = true, FLAT = false;  // of three dimensions, of one
+constexpr bool NHWC = false, TRANSPOSED = false;
+[[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 1, DILATION_D = 1;
+using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
-constexpr int TILE_M = 16, TILE_N = 384, TILE_K = 32;
-constexpr int BLOCKS = 3, PARTS = 2;
-constexpr int STAGES = 4, X_STAGES = 4;  // of filters, and of pixels
+constexpr int TILE_M = 16, TILE_N = 256, TILE_K = 8;
+constexpr int BLOCKS = 2, PARTS = 2;
+constexpr int STAGES = 8, X_STAGES = 2;  // of filters, and of pixels
 
 // Derived
 constexpr int CONSUMERS = 2;  // warpgroups
 constexpr int K_TILES = TAPS * 1;  // stages of filters
-constexpr int SHARED_TAPS = 1;  // of a stage of pixels
-[[maybe_unused]] constexpr int BOXES = 1, SHIFT = 0;  // of a segment's window, columns in front of it
+constexpr int SHARED_TAPS = 3;  // of a stage of pixels
+[[maybe_unused]] constexpr int BOXES = 3, SHIFT = 0;  // of a segment's window, columns in front of it
 constexpr int PADDED_C = 8;
 constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int PROMOTED = PARTS == 2 ? 6 : K_TILES;  // stages, of 72 MMAs at most
-[[maybe_unused]] constexpr int ROW_Q = 75, ROWS = 1;
+[[maybe_unused]] constexpr int ROW_Q = 4, ROWS = 16;
 constexpr int TILES_M = 1;
-[[maybe_unused]] constexpr int VECTOR = 0;  // pixels of a lane that follow each other
-[[maybe_unused]] constexpr int STAGED_K = 0, STAGED_PITCH = 196;  // outputs in shared memory, of a warpgroup
+[[maybe_unused]] constexpr int VECTOR = 1;  // pixels of a lane that follow each other
+[[maybe_unused]] constexpr int STAGED_K = 16, STAGED_PITCH = 132;  // outputs in shared memory, of a warpgroup
 constexpr int W_BYTES = TILE_M * OPERAND_ROW_BYTES;  // of one part of a stage
-constexpr int W_STAGE_BYTES = 4096, X_STAGE_BYTES = 49152;
+constexpr int W_STAGE_BYTES = 4096, X_STAGE_BYTES = 24576;
 
 using Scheduler = PersistentTileScheduler<>;
 
@@ -104,7 +104,17 @@ __device__ __forceinline__ float finished(float sum, float bias, [[maybe_unused]
     }
 }
 
-#include "_pixels_nhwc_sm90.cuh"
+#include "_pixels_nchw_sm90.cuh"
+
+// Copies x, whose rows of 9 elements get zeros behind them.
+extern "C" __global__ void __launch_bounds__(256) pad_rows(const float* __restrict__ x, float* __restrict__ copy, int n) {
+    constexpr int ROW_W = 9, COPY_W = 12;
+    constexpr long long IMAGE = 84LL * COPY_W;
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= n * IMAGE) return;
+    const int column = static_cast<int>(i % COPY_W);
+    copy[i] = column < ROW_W ? x[i / COPY_W * ROW_W + column] : 0.0f;
+}
 
 extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
     constexpr int COUNT = K * TAPS * PADDED_C;
@@ -166,7 +176,7 @@ __device__ __forceinline__ void multiply(float (&d)[BLOCKS][TILE_M / 8][4], cons
 
 extern "C" __global__ void __launch_bounds__(384, 1)
 conv2d_implicit_gemm_rs_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const float* __restrict__ bias,
-                             const float* __restrict__ z, float* __restrict__ y, int n) {
+                             float* __restrict__ y, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;  // [stage] filters [PARTS][TILE_M][32]
     unsigned char* const x_stages = stages + STAGES * W_STAGE_BYTES;  // [stage] pixels [TILE_N][TILE_K] or [TILE_N / 32][BOXES][TILE_K][32]
@@ -242,6 +252,6 @@ conv2d_implicit_gemm_rs_sm90(const __grid_constant__ TensorMap x_map, const __gr
             if (lane == 0) pipelines.filters.consumer_release(last);
             if constexpr (PARTS == 2) promote_columns(sums, d);
         }
-        store(PARTS == 2 ? sums : d, staged, y, z, bias, tile / TILES_M, first_pixel, tile % TILES_M * TILE_M, lane, n);
+        store(PARTS == 2 ? sums : d, staged, y, nullptr, bias, tile / TILES_M, first_pixel, tile % TILES_M * TILE_M, lane, n);
     }
 }

@@ -1,5 +1,5 @@
-// conv2d n2 c36 9x8 k20 3x3 stride 2 pad 1 f32 nhwc bias_relu
-// implicit_gemm_rs_sm90 arithmetic=split tile_m=24 blocks=3
+// conv2d n3 c6 23x21 k7 3x5 stride 2 pad 1x2 f32 nchw bias_relu
+// implicit_gemm_rs_sm90 arithmetic=split tile_m=16 blocks=2
 
 // D[nopq, k] = sum over t, r, s, c of X[nopq, trsc] * W[trsc, k]: M = N*O*P*Q pixels, N = K output channels, depth = T*R*S*C.
 // A = x, TMA tile of one tap, from shared memory through registers.  B = packed_w [PARTS, K, T, R, S, C], depth-major, TMA tile.
@@ -41,55 +41,53 @@
 #include "_split_tf32.cuh"
 
 // Problem
-constexpr int CHANNELS = 36, K = 20, R = 3, S = 3, TAPS = 9;
-[[maybe_unused]] constexpr int O = 1, P = 5, Q = 4;
+constexpr int CHANNELS = 6, K = 7, R = 3, S = 5, TAPS = 15;
+[[maybe_unused]] constexpr int O = 1, P = 12, Q = 11;
 [[maybe_unused]] constexpr bool POINTWISE = false;
 [[maybe_unused]] constexpr int STRIDE_H = 2, STRIDE_W = 2;
-constexpr int PAD_H = 1, PAD_W = 1;
+constexpr int PAD_H = 1, PAD_W = 2;
 constexpr int DILATION_H = 1, DILATION_W = 1;
 constexpr bool DEEP = false, FLAT = false;  // of three dimensions, of one
-constexpr bool NHWC = true, TRANSPOSED = false;
+constexpr bool NHWC = false, TRANSPOSED = false;
 [[maybe_unused]] constexpr int STRIDE_D = 1, PAD_D = 0, DILATION_D = 1;
 using EPILOGUE = Epilogue<true, false, relu>;
 
 // Parameters
-constexpr int TILE_M = 24, TILE_N = 384, TILE_K = 32;
-constexpr int BLOCKS = 3, PARTS = 2;
-constexpr int STAGES = 4, X_STAGES = 4;  // of filters, and of pixels
+constexpr int TILE_M = 16, TILE_N = 256, TILE_K = 8;
+constexpr int BLOCKS = 2, PARTS = 2;
+constexpr int STAGES = 8, X_STAGES = 2;  // of filters, and of pixels
 
 // Derived
 constexpr int CONSUMERS = 2;  // warpgroups
-constexpr int K_TILES = TAPS * 2;  // stages of filters
-constexpr int SHARED_TAPS = 1;  // of a stage of pixels
-[[maybe_unused]] constexpr int BOXES = 1, SHIFT = 0;  // of a segment's window, columns in front of it
-constexpr int PADDED_C = 40;
-constexpr int K_BLOCKS = 4;  // MMAs in depth of a stage: none of padding alone
+constexpr int K_TILES = TAPS * 1;  // stages of filters
+constexpr int SHARED_TAPS = 5;  // of a stage of pixels
+[[maybe_unused]] constexpr int BOXES = 3, SHIFT = 2;  // of a segment's window, columns in front of it
+constexpr int PADDED_C = 8;
+constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 constexpr int PROMOTED = PARTS == 2 ? 6 : K_TILES;  // stages, of 72 MMAs at most
-[[maybe_unused]] constexpr int ROW_Q = 20, ROWS = 1;
+[[maybe_unused]] constexpr int ROW_Q = 11, ROWS = 12;
 constexpr int TILES_M = 1;
-[[maybe_unused]] constexpr int VECTOR = 0;  // pixels of a lane that follow each other
-[[maybe_unused]] constexpr int STAGED_K = 0, STAGED_PITCH = 196;  // outputs in shared memory, of a warpgroup
+[[maybe_unused]] constexpr int VECTOR = 1;  // pixels of a lane that follow each other
+[[maybe_unused]] constexpr int STAGED_K = 16, STAGED_PITCH = 132;  // outputs in shared memory, of a warpgroup
 constexpr int W_BYTES = TILE_M * OPERAND_ROW_BYTES;  // of one part of a stage
-constexpr int W_STAGE_BYTES = 6144, X_STAGE_BYTES = 49152;
+constexpr int W_STAGE_BYTES = 4096, X_STAGE_BYTES = 24576;
 
 using Scheduler = PersistentTileScheduler<>;
 
 using Fragment = unsigned[4];  // a lane's part of 16 pixels and 8 channels
 
 // d = x [64 x 8] * w [8 x TILE_M] (+ d), x in registers, w in shared memory.
-__device__ __forceinline__ void mma(float (&d)[3][4], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void mma(float (&d)[2][4], const unsigned (&a)[4], unsigned long long b, bool accumulate) {
 #ifdef __CUDACC__
     asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %17, 0; "
-        "wgmma.mma_async.sync.aligned.m64n24k8.f32.tf32.tf32 {"
+        "{.reg .pred p; setp.ne.b32 p, %13, 0; "
+        "wgmma.mma_async.sync.aligned.m64n16k8.f32.tf32.tf32 {"
         "%0, %1, %2, %3, "
-        "%4, %5, %6, %7, "
-        "%8, %9, %10, %11"
-        "}, {%12, %13, %14, %15}, %16, p, 1, 1;}"
+        "%4, %5, %6, %7"
+        "}, {%8, %9, %10, %11}, %12, p, 1, 1;}"
         :
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-        "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
+        "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
         : "r"(wgmma_word(a[0])), "r"(wgmma_word(a[1])), "r"(wgmma_word(a[2])), "r"(wgmma_word(a[3])), "l"(b), "r"(static_cast<int>(accumulate)));
 
 #else
@@ -106,7 +104,17 @@ __device__ __forceinline__ float finished(float sum, float bias, [[maybe_unused]
     }
 }
 
-#include "_pixels_nhwc_sm90.cuh"
+#include "_pixels_nchw_sm90.cuh"
+
+// Copies x, whose rows of 21 elements get zeros behind them.
+extern "C" __global__ void __launch_bounds__(256) pad_rows(const float* __restrict__ x, float* __restrict__ copy, int n) {
+    constexpr int ROW_W = 21, COPY_W = 24;
+    constexpr long long IMAGE = 138LL * COPY_W;
+    const long long i = blockIdx.x * 256LL + threadIdx.x;
+    if (i >= n * IMAGE) return;
+    const int column = static_cast<int>(i % COPY_W);
+    copy[i] = column < ROW_W ? x[i / COPY_W * ROW_W + column] : 0.0f;
+}
 
 extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
     constexpr int COUNT = K * TAPS * PADDED_C;
