@@ -75,7 +75,7 @@ _QUICK_S = 3.0  # of a case's verification on average, beyond which none is: a C
 _TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
 _MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
 _DAY_S = 86400.0
-_LONG_S = 15.0  # of a run, that a larger run-time size is expected to take; it is then left out
+_LONG_S = 8.0  # of a run, that a larger run-time size is expected to take; it is then left out
 _SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
 
 
@@ -157,6 +157,8 @@ class FamilyCheck:
                 if begun > len(under_way) + 1 and not self._is_compiled(started):
                     break
                 yield from self._finish(started)
+                if most is None and not self.large_run and left() > 0:
+                    yield from self._large()
                 quick = sum(self._seconds.values()) <= _QUICK_S * (started.case.number + 1)
                 for _ in range(_VARIANTS):
                     if most is None and quick and left() > 0:
@@ -164,8 +166,6 @@ class FamilyCheck:
                 while most is None and self._on_cpu and left() > 0:
                     bound, config = self._on_cpu.popleft()
                     yield from self._one(bound, config, first=bound.problem.runtime_size // _MORE)
-                if most is None and not self.large_run and left() > 0:
-                    yield from self._large()
             if most == 0:
                 yield from self._large()
         finally:
