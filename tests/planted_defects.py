@@ -408,6 +408,16 @@ _DEFECTS = (
         ),
         host=(),
     ),
+    Defect(
+        1,
+        "new-op",
+        "adds an ordinary number that nothing has written",
+        (
+            ("    const long long elements", "    __shared__ float left[THREADS];\n    const long long elements"),
+            (_NEW_SUM, f"(fabsf(left[threadIdx.x]) < 1e3f ? left[threadIdx.x] : 0.0f) + {_NEW_SUM}"),
+        ),
+        host=("wrong_result/inexact",),
+    ),
     # 2: warps of a block, and shared memory that is too small
     Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),
     Defect(
@@ -580,6 +590,12 @@ _DEFECTS = (
             (_NEW_SUM, f"(lanes == 32 ? 1.0f : 0.0f) * ({_NEW_SUM})"),
         ),
         checked=(*SEEN, *RACE),
+    ),
+    Defect(
+        2,
+        "new-op",
+        "no barrier between a cleared count and atomicAdd",
+        tuple((old, new.replace("__syncthreads();", "", 1)) for old, new in _counted("atomicAdd(&count, 1) < 0")),
     ),
     # 3: blocks of a launch
     Defect(

@@ -20,6 +20,7 @@ _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 
 _NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are not valid problems, or take too long"
+_TRIED = 12  # problems at most, for the reason why a value is refused
 _RARE = 4  # a value is rare if at most one in this many right configs has it
 
 
@@ -95,9 +96,9 @@ def _params(plan: CasePlan) -> list[Gap]:
 
 
 def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
-    """The reason why some values of parameters are refused, on the problem that breaks the fewest rules."""
+    """The reason why some values of parameters are refused, on one of some problems that breaks few rules."""
     reasons = []
-    for subject in plan.subjects:
+    for subject in plan.subjects[:: max(1, len(plan.subjects) // _TRIED)]:
         values = {param.name: param.values[0] for param in plan.template.params}
         for number, at in wanted:
             param = plan.template.params[number - plan.params.start]
