@@ -7,13 +7,14 @@ Inputs, outputs and weights are float32, and convolutions may round to TF32, whi
 NCHW and channels-last, and `convert`'s kernels run channels-last. `convert` takes configs from FOLDER/figures.db if a
 layer was tuned, else from its cost model. All contenders of a problem are timed interleaved, from CUDA graphs, with a
 cold L2 and new random inputs in each round. Before and after the timing, outputs are filled with NaN, each contender
-computes new inputs, and every output is compared with float64. It may be off by SLACK times what truncation to TF32
-does to the result. In one of the checks the inputs exceed the range of float16. A contender that is wrong has no time.
+computes new inputs, and every output is compared with float64. In these checks some random images repeat in random
+order, so float64 computes only those. An output may be off by SLACK times what truncation to TF32 does to the result.
+In one of the checks the inputs exceed the range of float16. A contender that is wrong has no time.
 
 A problem proves nothing if the output for another input would pass, or if bfloat16 would. It is marked, and the mean
-leaves it out. Several processes compile at once, then one after another has the GPU for itself. The cheapest problems
-come first. The table and all figures go to FOLDER/kernelbench.md and .json; problems that are there already are not
-run again. `--device cpu` tests the script: sizes are small, and nothing is swapped.
+leaves it out. Several processes compile at once, then one after another has the GPU for itself; several GPUs share the
+problems. The cheapest come first. The table and all figures go to FOLDER/kernelbench.md and .json; problems that are
+there already are not run again. `--device cpu` tests the script: sizes are small, and nothing is swapped.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -50,11 +52,11 @@ NOISE = 2.0**-16
 """relative error that float32 may add after the convolution"""
 TF32_BITS, BF16_BITS = 10, 7
 LARGE = 2.0**17  # beyond float16
-CHUNK_BYTES = 1 << 28  # of inputs that float64 computes at a time
+IMAGES = 3  # that repeat in a check
 OURS = ("converted", "converted, compiled")
-TOGETHER = 8
-"""problems that compile at once"""
-TOGETHER_BYTES = 10 << 30  # of their tensors; each contender keeps its own
+TOGETHER = 12
+"""problems that compile at once, for each GPU"""
+TOGETHER_BYTES = 10 << 30  # of their tensors; each contender keeps its own outputs
 PREPARATION_S = 180.0
 
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -63,7 +65,7 @@ Network: TypeAlias = Callable[[Tensor], Tensor]
 class Contender:
     """A network that reads its input from one tensor, on a GPU from a CUDA graph."""
 
-    def __init__(self, network: Network, x: Tensor) -> None:
+    def __init__(self, network: Network, x: Tensor, pool: tuple[int, int] | None = None) -> None:
         self.x = x
         self.network = network  # whose weights the graph reads
         self.y = network(x)
@@ -72,8 +74,9 @@ class Contender:
             for _ in range(2):
                 network(x)
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, pool=pool):
                 y = network(x)
             self.y = y
 
@@ -142,10 +145,10 @@ def rounded(network: nn.Module, bits: int, *, to_nearest: bool = False) -> nn.Mo
     return wide
 
 
-def renew(xs: Sequence[Tensor], scale: float = 1.0) -> None:
+def renew(xs: Sequence[Tensor]) -> None:
     """Write the same new random numbers into the inputs of all layouts."""
     first, *others = xs
-    first.uniform_().mul_(scale)
+    first.uniform_()
     for x in others:
         x.copy_(first)
 
@@ -154,8 +157,11 @@ def check(
     network: nn.Module, contenders: Mapping[str, Contender], xs: Sequence[Tensor], scale: float = 1.0
 ) -> tuple[dict[str, float], Bound]:
     """The largest error of each contender on new inputs, infinite if it wrote to its input, and the bound."""
-    renew(xs, scale)
-    kept = xs[0].clone()
+    images = scale * torch.rand_like(xs[0][:IMAGES])
+    which = (torch.arange(len(xs[0])) % IMAGES)[torch.randperm(len(xs[0]))].to(images.device)
+    kept = images[which]
+    for x in xs:
+        x.copy_(kept)
     lost: set[str] = set()
     outputs: dict[str, Tensor] = {}
     for name, contender in contenders.items():
@@ -165,31 +171,32 @@ def check(
             lost.add(name)
             contender.x.copy_(kept)
     with torch.backends.cudnn.flags(benchmark=False):  # which would try all of float64's algorithms
-        found, bound = compared(network, outputs, kept)
+        found, bound = compared(network, outputs, images, which)
     return {name: torch.inf if name in lost else error for name, error in found.items()}, bound
 
 
-def compared(network: nn.Module, outputs: Mapping[str, Tensor], x: Tensor) -> tuple[dict[str, float], Bound]:
-    """Every output against float64, a few images at a time."""
+def compared(
+    network: nn.Module, outputs: Mapping[str, Tensor], images: Tensor, which: Tensor
+) -> tuple[dict[str, float], Bound]:
+    """Every output against float64; `which` image each input repeats."""
     exact = copy.deepcopy(network).double()
     narrow = {
         "tf32": rounded(network, TF32_BITS),
         "bf16": rounded(network, BF16_BITS, to_nearest=True),
         "other": exact,
     }
-    scale = float(x.abs().max())
+    scale = float(images.abs().max())
     worst = dict.fromkeys([*outputs, *narrow], 0.0)
     square, count = 0.0, 0
-    images = max(1, CHUNK_BYTES // (8 * x[0].numel()))
-    for part in (slice(at, at + images) for at in range(0, len(x), images)):
-        expected = exact(x[part].double())
+    for place, image in enumerate(images.split(1)):
+        expected = exact(image.double())
         square, count = square + float(expected.square().sum()), count + expected.numel()
-        elsewhere = torch.rand_like(x[part]) * scale
+        elsewhere = torch.rand_like(image) * scale
         for name, one in narrow.items():
-            worst[name] = max(worst[name], off(one((elsewhere if name == "other" else x[part]).double()), expected))
+            worst[name] = max(worst[name], off(one((elsewhere if name == "other" else image).double()), expected))
         for name, y in outputs.items():
-            right = y.shape[1:] == expected.shape[1:] and len(y) == len(x)
-            worst[name] = max(worst[name], off(y[part].double(), expected) if right else torch.inf)
+            right = y.shape[1:] == expected.shape[1:] and len(y) == len(which)
+            worst[name] = max(worst[name], off(y[which == place], expected) if right else torch.inf)
     level = (square / count) ** 0.5
     relative = {name: error / level if level else torch.inf for name, error in worst.items()}
     most = SLACK * relative["tf32"] + NOISE
@@ -249,7 +256,7 @@ def compete(name: str, network: nn.Module, contenders: Mapping[str, Contender], 
     )
 
 
-def competitors(network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, Contender], str]:
+def competitors(name: str, network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, Contender], str]:
     """Eager and compiled PyTorch in both layouts, and the converted network."""
     last = copy.deepcopy(network)
     for parameter in last.parameters():
@@ -260,11 +267,13 @@ def competitors(network: nn.Module, x: Tensor, db: Path) -> tuple[dict[str, Cont
     rivals = {f"eager{layout}": pair for layout, pair in layouts.items()}
     compiled = {f"compiled{layout}": (torch.compile(one), given) for layout, (one, given) in layouts.items()}
     ours = {OURS[0]: (converted, x_last), OURS[1]: (torch.compile(converted), x_last)}
+    print(f"{name}\n{report}", file=sys.stderr, flush=True)
     swapped = f"{sum(row.swapped for row in report.rows)} of {len(report.rows)}"
     networks = {**rivals, **compiled, **ours}
     if not x.is_cuda:  # compiling would need a C++ compiler
         networks = {**rivals, OURS[0]: (converted, x_last)}
-    return {each: Contender(one, given) for each, (one, given) in networks.items()}, swapped
+    pool = torch.cuda.graph_pool_handle() if x.is_cuda else None  # whose steps the graphs share, outputs they keep
+    return {each: Contender(one, given, pool) for each, (one, given) in networks.items()}, swapped
 
 
 def lines(rows: Sequence[Measured]) -> Iterator[str]:
@@ -295,13 +304,14 @@ def prepared(name: str, device: str, folder: Path) -> Callable[[], Measured]:
     x = torch.rand(sizes, device=device)
     torch.backends.cudnn.benchmark = True
     network = calibrated(network, x[: min(len(x), 16)])
-    contenders, swapped = competitors(network, x, folder / "figures.db")
+    contenders, swapped = competitors(name, network, x, folder / "figures.db")
     return lambda: compete(name, network, contenders, swapped)
 
 
 @torch.no_grad()
 def work(pipe: Connection, device: str, folder: Path) -> None:
     """Prepare the problems that come by the pipe, and measure each when it is asked for."""
+    device, _, os.environ["CUDA_VISIBLE_DEVICES"] = device.partition(":")
     for name in iter(pipe.recv, ""):
         measure = prepared(name, device, folder)
         pipe.send("prepared")
@@ -364,6 +374,18 @@ def measured(batch: Sequence[str], workers: list[Worker], device: str, folder: P
             workers.remove(worker)
 
 
+def run(device: str, folder: Path, waiting: Iterator[list[str]], until: float, rows: list[Measured]) -> None:
+    """Measure the groups of problems that wait on one device, and keep each result."""
+    workers: list[Worker] = []
+    while time.monotonic() < until and (batch := next(waiting, None)):
+        for row in measured(batch, workers, device, folder):
+            rows.append(row)
+            print(f"{row.name}: {row.times_us}, {until - time.monotonic():.0f} s left", file=sys.stderr, flush=True)
+            (folder / "kernelbench.json").write_text(json.dumps([asdict(each) for each in rows], indent=1))
+    for worker in workers:
+        worker.pipe.send("")
+
+
 def main() -> None:
     """Run the problems, and print and keep the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -380,18 +402,16 @@ def main() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # each worker would start a process for each core
     results = arguments.folder / "kernelbench.json"
     rows = [Measured(**row) for row in json.loads(results.read_text())] if results.exists() else []
-    known = {row.name for row in rows}
-    started, workers = time.monotonic(), list[Worker]()
-    for batch in batches([name for name in arguments.problems or chains() if name not in known]):
-        if time.monotonic() - started > arguments.seconds:
-            print(f"{batch[0]} and those after it were not begun", file=sys.stderr)
-            break
-        for row in measured(batch, workers, arguments.device, arguments.folder):
-            rows.append(row)
-            print(f"{row.name}: {row.times_us} after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-            results.write_text(json.dumps([asdict(each) for each in rows], indent=1))
-    for worker in workers:
-        worker.pipe.send("")
+    left = [name for name in arguments.problems or chains() if name not in {row.name for row in rows}]
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    devices = ["cpu:"] if arguments.device == "cpu" else [f"cuda:{gpu}" for gpu in gpus.split(",")]
+    waiting, until = iter([*batches(left)]), time.monotonic() + arguments.seconds
+    with ThreadPoolExecutor(len(devices)) as pool:
+        running = [pool.submit(run, device, arguments.folder, waiting, until, rows) for device in devices]
+    for each in running:
+        each.result()
+    print(f"not begun: {' '.join(name for batch in waiting for name in batch) or 'none'}", file=sys.stderr)
+    rows.sort(key=lambda row: [*chains()].index(row.name))
     (arguments.folder / "kernelbench.md").write_text("\n".join(lines(rows)) + "\n")
     print("\n".join(lines(rows)))
 
