@@ -89,7 +89,7 @@ def others(library: str) -> list[float]:
     found.append(difference(copy.deepcopy(made).double(), copy.deepcopy(network).double(), images(2).double()))
     found.append(difference(torch.compile(made, backend="aot_eager", fullgraph=True), network, images(2)))
     modules = [each for each in made.modules() if isinstance(each, Concat)]
-    assert not disagreements(made, [(images(2),)], {(each, each.problem.inputs[0][1:]): 1.0 for each in modules})
+    assert not disagreements(made, [(images(2),)], {(each, each.problem.inputs[0][1:]): (1.0, 0.0) for each in modules})
     for each in modules:
         each.leave_to_pytorch()
     return [*found, difference(made, network, images(2))]

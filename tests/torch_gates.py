@@ -61,7 +61,7 @@ def excited(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, 
     network = seeded(Excited).bfloat16().to(memory_format=torch.channels_last)
     made, report = convert(network, images(2).bfloat16(), library=libraries, margin=ALWAYS)
     modules = [each for each in made.modules() if isinstance(each, (Plain, TunedConvolution))]
-    bounds = {(each, each.problem.inputs[0][1:]): 2.0**-7 for each in modules}
+    bounds = {(each, each.problem.inputs[0][1:]): (2.0**-7, 0.0) for each in modules}
     assert not disagreements(made, [(images(2).bfloat16(),)], bounds)
     rows = [(row.layer, row.kernel, row.why if row.why.startswith("in ") else "") for row in report.rows]
     return rows, str(getattr(made, "code", "")), difference(made, network, images(n).bfloat16())
@@ -74,7 +74,7 @@ def others(_: str, libraries: list[str]) -> list[float]:
     found.append(difference(copy.deepcopy(made).double(), Gated(), images(2).double()))
     found.append(difference(torch.compile(made, backend="aot_eager", fullgraph=True), Gated(), images(2)))
     modules = [each for each in made.modules() if isinstance(each, Plain)]
-    assert not disagreements(made, [(images(2),)], {(each, each.problem.inputs[0][1:]): 1.0 for each in modules})
+    assert not disagreements(made, [(images(2),)], {(each, each.problem.inputs[0][1:]): (1.0, 0.0) for each in modules})
     for each in modules:
         each.leave_to_pytorch()
     return [*found, difference(made, Gated(), images(2))]

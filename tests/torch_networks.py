@@ -581,7 +581,7 @@ def disagreeing(library: str) -> tuple[dict[str, float], float, float]:
     made.get_submodule("conv1").weight.data.mul_(1.001)
     names = {part: name for name, part in made.named_modules() if isinstance(part, TunedConvolution)}
     before = difference(made, network, images(4))
-    bounds = {(part, part.problem.x[1:]): ERROR_BOUND for part in names}
+    bounds = {(part, part.problem.x[1:]): (ERROR_BOUND, 0.0) for part in names}
     wrong = disagreements(made, [(images(4),)], bounds)
     for part, _ in wrong:
         part.leave_to_pytorch()

@@ -129,7 +129,7 @@ def disagreeing(library: str) -> tuple[list[str], float]:
     for each in (network, made):
         each.get_submodule("norm2").weight.data.mul_(2)
     names = {part: name for name, part in made.named_modules() if isinstance(part, Norm)}
-    found = disagreements(made, [(images("decoder", 2),)], {(part, part.problem.x[1:]): 1.0 for part in names})
+    found = disagreements(made, [(images("decoder", 2),)], {(part, part.problem.x[1:]): (1.0, 0.0) for part in names})
     wrong = [part for part, _ in found]
     for part in wrong:
         part.leave_to_pytorch()

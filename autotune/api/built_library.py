@@ -81,14 +81,19 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
     with suppress(FileExistsError):
         out.mkdir(parents=True)
     _write(compiled, out, cxx)
-    kernels = {kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], _bound(kernel))) for kernel, _ in compiled}
+    kernels = {
+        kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], *_bounds(kernel))) for kernel, _ in compiled
+    }
     write_whole(out / ORIGINS, json.dumps(kernels, indent=1).encode(), "--out")
 
 
-def _bound(kernel: SelectedKernel) -> float:
-    """The largest error: of a sum of products relative to the sum of their magnitudes, else to the tolerance."""
+def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
+    """The largest error: of a sum of products relative to the sum of their magnitudes, else to the tolerance; and that
+    of a single product.
+    """
     source, problem = kernel.source, kernel.problem
-    return error_bound(source.accuracy, problem).times(source.error_factor).factor(problem.reduction)
+    bound = error_bound(source.accuracy, problem).times(source.error_factor)
+    return bound.factor(problem.reduction), bound.factor(1)
 
 
 def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path, cxx: Path) -> None:

@@ -245,20 +245,24 @@ class TunedConvolution(Convolution):
         scale: Tensor | None = None,
         *,
         y: Tensor,
-        bound: float,
+        bounds: tuple[float, float],
     ) -> float:
         """The largest error of results y, relative to what is allowed there, at all pixels or, of many, random ones.
 
-        Results are compared with float64. A sum may be wrong by `bound` times the sum of its terms' magnitudes, as in
-        autotune's verification; what follows it multiplies that and rounds.
+        Results are compared with float64. A sum may be wrong by the first of `bounds` times the sum of its terms'
+        magnitudes, and by up to the second where padding leaves few terms, as in autotune's verification; what follows
+        it multiplies that and rounds.
         """
         of = self.problem.geometry
         pixels = chosen_pixels(y, self.weight, of.groups)
-        exact, size = sums(self.prepared(x if scale is None else x.float(), cache, scale), self.weight, pixels, of)
+        exact, size, left = sums(
+            self.prepared(x if scale is None else x.float(), cache, scale), self.weight, pixels, of
+        )
         for added in (self.bias, None if z is None else at_pixels(z, pixels)):
             if added is not None:
                 exact, size = exact.add_(added), size.add_(added.abs())
-        allowed, word, rounding = bound * size, self.problem.activation, torch.finfo(y.dtype)
+        allowed = (bounds[0] / left.sqrt()).clamp(max=max(bounds)) * size
+        word, rounding = self.problem.activation, torch.finfo(y.dtype)
         exact = activated(exact, word)
         if word:
             allowed = BY_WORD[word].steepest * allowed + 8 * 2.0**-24 * (exact.abs() + size.clamp(max=1.0))

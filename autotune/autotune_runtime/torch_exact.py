@@ -36,8 +36,10 @@ def at_pixels(tensor: Tensor, pixels: tuple[Tensor, ...]) -> Tensor:
     return tensor.movedim(1, -1)[pixels].double()
 
 
-def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor]:
-    """A convolution's sums of products at some pixels of its output, [pixels, K], and the sums of their magnitudes."""
+def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor, Tensor]:
+    """A convolution's sums of products at some pixels of its output, [pixels, K], the sums of their magnitudes, and the
+    share of the products [pixels, 1] that padding leaves.
+    """
     n, *places = pixels
     axes = len(places)
     read: list[Tensor] = [n.view(-1, *(1,) * axes)]
@@ -59,4 +61,5 @@ def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) ->
     filters = weight.double().flatten(2).unflatten(0, (of.groups, -1))
     products = f"ptgc,{'gckt' if of.transposed else 'gkct'}->pgk"
     exact, magnitudes = (torch.einsum(products, *each) for each in ((values, filters), (values.abs(), filters.abs())))
-    return exact.flatten(1), magnitudes.flatten(1)
+    left = inside.expand(len(n), *weight.shape[2:]).flatten(1).double().mean(1, keepdim=True)
+    return exact.flatten(1), magnitudes.flatten(1), left

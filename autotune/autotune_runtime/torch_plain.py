@@ -126,14 +126,14 @@ class Plain(nn.Module):
         """The dtype of its weights."""
         return self._dtype
 
-    def error(self, *tensors: Tensor, y: Tensor, bound: float) -> float:
+    def error(self, *tensors: Tensor, y: Tensor, bounds: tuple[float, float]) -> float:
         """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
 
-        Before its activation and rounding a result may be wrong by `bound` times the tolerance of the operation.
+        Before its activation and rounding a result may be wrong by `bounds[0]` times the operation's tolerance.
         """
         step = max(1, MOST_ELEMENTS // max(1, *(each[0].numel() for each in (*tensors, y))))
         parts = zip(*(each.split(step) for each in (*tensors, y)), strict=True)
-        return max(self._error(*part, bound=bound) for part in parts)
+        return max(self._error(*part, bound=bounds[0]) for part in parts)
 
     def _error(self, *tensors: Tensor, bound: float) -> float:
         *inputs, y = tensors

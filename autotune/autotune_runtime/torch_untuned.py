@@ -114,7 +114,7 @@ def swap_untuned(
         if isinstance(problem := rows[at].problem, LayerProblem):
             first.setdefault(rows[at].kernel, (tuned, problem))
     runs = {(tuned, problem.inputs[0][1:]): kernel for kernel, (tuned, problem) in first.items()}
-    bounds = {run: built[kernel].error_bound for run, kernel in runs.items()}
+    bounds = {run: (built[kernel].error_bound, built[kernel].most_error) for run, kernel in runs.items()}
     for wrong, times in disagreements(made.network, (network.arguments, *network.others), bounds).items():
         why = f"differs from PyTorch on the example by {times:.3g} times its error bound"
         users = {tuned for at, tuned in made.tuned.items() if rows[at].kernel == runs[wrong]}
@@ -214,12 +214,15 @@ class UntunedNetwork(nn.Module):
 
 
 def disagreements(
-    network: nn.Module, examples: Iterable[tuple[object, ...]], bounds: Mapping[tuple[Tuned, Shape], float]
+    network: nn.Module,
+    examples: Iterable[tuple[object, ...]],
+    bounds: Mapping[tuple[Tuned, Shape], tuple[float, float]],
 ) -> dict[tuple[Tuned, Shape], float]:
     """The modules whose results are wrong in runs of the network, and how many times their error is the allowed one.
 
     A module's results for images of some sizes are compared with float64. `bounds` are the largest errors of their
-    kernels: of sums relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance.
+    kernels: of sums relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance; then
+    those of a single term.
     """
     wrong: dict[tuple[Tuned, Shape], float] = {}
 
@@ -227,7 +230,7 @@ def disagreements(
         assert isinstance(module, Tuned)  # noqa: S101 - that is what the hook is registered for
         assert inputs[0] is not None  # noqa: S101 - the images
         which = module, tuple(inputs[0].shape[1:])
-        if which in bounds and not (error := module.error(*inputs, y=y, bound=bounds[which])) <= 1:
+        if which in bounds and not (error := module.error(*inputs, y=y, bounds=bounds[which])) <= 1:
             wrong[which] = error
 
     hooks = [module.register_forward_hook(compare) for module in dict.fromkeys(module for module, _ in bounds)]

@@ -31,6 +31,8 @@ class BuiltKernel:
     """recorded results or the cost model, with details"""
     error_bound: float
     """the largest error: of a sum relative to the sum of its terms' magnitudes, else to the operation's tolerance"""
+    most_error: float = 0.0
+    """that of a sum of which padding leaves one term, if it is larger: roundings of few terms do not cancel"""
 
 
 class BuildFailed(RuntimeError):

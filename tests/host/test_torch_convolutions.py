@@ -278,13 +278,17 @@ def test_sums_at_pixels_are_those_of_a_float64_convolution(
     monkeypatch.setattr(torch_exact, "MOST_ELEMENTS", most)
     x, weight = (torch.randn(sizes, dtype=torch.float64) for sizes in ((2, 4, 11, 18), (4, 2, 3, 2)))
     stride, before, dilation = (2, 3), (1, 0), (1, 2)
-    y = torch.convolution(x, weight, None, stride, before, dilation, transposed, (1, 2) if transposed else (0, 0), 2)
+    rest = (None, stride, before, dilation, transposed, (1, 2) if transposed else (0, 0), 2)
+    y = torch.convolution(x, weight, *rest)
     shapes = (tuple(x.shape), tuple(weight.shape), tuple(y.shape))
     of = Geometry(*shapes, stride, before, before, dilation, 2, transposed=transposed)
     pixels = torch_exact.chosen_pixels(y, weight, of.groups)
-    exact, magnitudes = torch_exact.sums(x, weight, pixels, of)
+    exact, magnitudes, left = torch_exact.sums(x, weight, pixels, of)
     torch.testing.assert_close(exact, torch_exact.at_pixels(y, pixels))
     assert (magnitudes >= exact.abs()).all()
+    products = torch.convolution(torch.ones_like(x), torch.ones_like(weight), *rest)
+    torch.testing.assert_close((12 * left).expand_as(exact), torch_exact.at_pixels(products, pixels))
+    assert left.min() < left.max()
 
 
 def without(library: str, operation: str) -> list[tuple[str, bool]]:

@@ -138,8 +138,8 @@ def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path, monkeypatch
     main()
     assert sorted(path.name for path in Path("kernels").iterdir()) == ["libconv2d.so", "origins.json"]
     (built,) = json.loads(Path("kernels/origins.json").read_text()).items()
-    bound = pytest.approx((4 + 18**0.5) * 2**-24)
-    assert built == ("net.small", {"origin": "default config", "error_bound": bound})
+    bounds = {"error_bound": pytest.approx((4 + 18**0.5) * 2**-24), "most_error": pytest.approx(5 * 2**-24)}
+    assert built == ("net.small", {"origin": "default config", **bounds})
     (kernel,) = load(Path("kernels/libconv2d.so").resolve()).kernels()
     assert kernel.name == "net.small"
 
