@@ -6,7 +6,9 @@
 
 A recorded config costs one evaluation when it is first proposed, even if it failed. Repeats, and configs that the
 recording lacks, are free. Each budget is a separate run, because some strategies depend on it. If a strategy ends
-before its budget, its best result counts.
+before its budget, its best result counts, also if it ends with an error: greedy_ils has one where a config has no
+neighbour. brute_force has no limit, so only its first evaluations count. pyatf_strategies needs `pip install pyatf`,
+whose version 0.0.13 does not take the fourth argument that Kernel Tuner 1.5.0 gives.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +68,9 @@ class Simulation:
         space = Searchspace(None, None, None, from_cache={"tune_params": self.params, "cache": self.results})
         evaluations = min(evaluations, space.size)
         runner = SimulationRunner(None, Options(kernel_name=self.recording.template), Options(quiet=True), 1, [])
+        runner.run = partial(answers, runner.run)
         order = runner.visited_results = Ordered()
+        space.max_threads, space.block_size_names = sys.maxsize, []
         options = Options(
             tune_params=self.params,
             cache=self.results,
@@ -73,16 +79,17 @@ class Simulation:
             restrictions_unmodified=[],
             objective=["time"],
             objective_higher_is_better=[False],
-            strategy_options=Options(max_fevals=evaluations),
+            strategy_options=Options({} if strategy == "brute_force" else {"max_fevals": evaluations}),
             restrictions=[],
             metrics=None,
             verbose=False,
-            budget=util.TuningBudget(None, evaluations),
+            budget=util.TuningBudget(None, space.size if strategy == "brute_force" else evaluations),
         )
         started = time.perf_counter()
-        strategy_map[strategy].tune(space, runner, options)
+        with suppress(*((TypeError,) if strategy == "greedy_ils" else ())):
+            strategy_map[strategy].tune(space, runner, options)
         each_s = (time.perf_counter() - started) / max(1, len(order))
-        configs = tuple(self.configs[key] for key in order)
+        configs = tuple(self.configs[key] for key in [*order][:evaluations])
         elapsed_s = tuple(each_s * count for count in range(1, len(configs) + 1))
         return Run(self.recording.name, strategy, seed, configs, tuple(self._best(configs)), elapsed_s)
 
@@ -91,6 +98,21 @@ class Simulation:
         for number, config in enumerate(configs):
             least_us = min(least_us, self.recording.trial(number, config).median_us or math.inf)
             yield least_us / self.recording.optimum_us
+
+
+def answers(
+    run: Callable[[Sequence[Sequence[Value]], Options], Sequence[object]],
+    space: Iterable[Sequence[Value]],
+    options: Options,
+) -> Sequence[object]:
+    """The result of each config; those that the recording lacks are invalid."""
+    results: list[object] = []
+    for values in space:
+        if ",".join(map(str, values)) in options.cache:
+            results += run([values], options)
+        else:
+            results.append({**dict(zip(options.tune_params, values, strict=True)), "__error__": util.InvalidConfig()})
+    return results
 
 
 class Ordered(dict[str, None]):
@@ -113,6 +135,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    if "pyatf_strategies" in (arguments.strategy or ()):
+        import pyatf
+
+        pyatf.TP = partial(lambda param, *given: param(*given[:3]), pyatf.TP)
     budgets = [int(word) for word in arguments.evaluations.split(",")]
     simulations = [Simulation(read_recording(path)) for path in arguments.file]
     scores: list[Score] = []
