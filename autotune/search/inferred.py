@@ -22,9 +22,7 @@ from autotune.search.proposer import LOOK, LOOK_EVERY
 from autotune.search.space_model import FAILED, amounts, objective
 from autotune.search.state import Floats
 from autotune.search.surrogate import (
-    LIKELY,
     MODELLED_FROM,
-    TINY,
     Scale,
     Surrogate,
     log_chance_below,
@@ -58,8 +56,10 @@ ELITES = 5
 """Number of best points whose neighbourhood is scored."""
 NEAR = 60
 """Number of points near each of them."""
-REFINED = 2
-"""How often points near the most promising ones are scored."""
+REFINED, REFINED_LATE = 2, 4
+"""How often points near the most promising ones are scored; more often once deviations count in full. With constraints
+or failures, whose models take most of the time, it stays at the first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,29 +172,26 @@ class InferredSpaceModel:
         failed = tried.outcomes[known] == FAILED
         feasible = tried.feasible
         promised = model.predict(points[correct & feasible])[0]
+        eager = known.all() and not limits and not failed.any()
+        sure = min(1.0, len(points) * alternatives / SURE_FROM) if eager else 1.0
 
         def gains(asked: Floats) -> Floats:
             coordinates = axes.coordinates(asked)
             gain = np.zeros(len(asked))
             if len(promised):  # else any feasible point improves
                 mean, deviation = _learned(model, coordinates)
-                eager = known.all() and not limits and not failed.any()
-                sure = min(1.0, len(points) * alternatives / SURE_FROM) if eager else 1.0
                 gain = log_expected_improvement(float(promised.min()), mean, sure * deviation)
-            log_chances = np.zeros(len(asked))
             for limit in limits:
-                log_chances += log_chance_below(0.0, *_learned(limit, coordinates))
+                gain += log_chance_below(0.0, *_learned(limit, coordinates))
             if failed.any():
-                log_chances += np.log(self._surrogate.chances(points[known], failed, coordinates))
-            if failed.any() or limits:
-                likely = min(LIKELY, max(0.5 * float(np.exp(log_chances.max())), TINY))
-                gain = weighed(gain, log_chances, len(failed), likely=likely)
+                chances = self._surrogate.chances(points[known], failed, coordinates)
+                gain = weighed(gain, np.log(chances), len(failed))
             return gain
 
         elites = tried.values[correct][np.lexsort([values, _violation(tried)[correct]])[:ELITES]]
         asked = np.concatenate([branches.random(DRAW, rng), branches.near(elites, NEAR, rng)])
         gain = gains(asked)
-        for _ in range(REFINED):
+        for _ in range(REFINED_LATE if eager and sure == 1.0 else REFINED):
             nearer = branches.near(asked[np.argsort(-gain, kind="stable")[:ELITES]], NEAR, rng)
             asked, gain = np.concatenate([asked, nearer]), np.concatenate([gain, gains(nearer)])
         return _best_new(asked, gain, tried.values)

@@ -131,15 +131,13 @@ class Surrogate:
         return self._weights[process][1]
 
 
-def weighed(
-    gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None, likely: float = LIKELY
-) -> Floats:
+def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None) -> Floats:
     """Logs of expected gain times chance of success; `tried` are the points tried so far.
 
-    Points with a chance below `likely` and hopeless ones are left out, except in every DARE_EVERY-th proposal.
+    Points with a chance below LIKELY and hopeless ones are left out, except in every DARE_EVERY-th proposal.
     """
     gain = gain + log_chances
-    kept = log_chances >= np.log(likely)
+    kept = log_chances >= np.log(LIKELY)
     if hopeless is not None:
         kept &= ~hopeless
     if (tried + 1) % DARE_EVERY and kept.any():
