@@ -14,7 +14,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -49,18 +49,22 @@ class Part:
 
 
 def capture(
-    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Part], None] | None = None
+    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Sequence[Part]], None] | None = None
 ) -> tuple[nn.Module, tuple[Part, ...]]:
     """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
     graphs.
 
     All of it becomes one graph if torch.export accepts it, unless a convolution runs more than 8 times; otherwise the
     largest parts whose parameters nobody else reads. A part that ran several times becomes a graph for each kind of
-    call. `sketched` is called with a sketch of the graph, which takes a fraction of torch.export's time.
+    call. `sketched` is called with a sketch of the graph, or of the largest parts, which takes a fraction of
+    torch.export's time.
     """
-    runs = None if sketched is None else _sketch(network, arguments, sketched)
-    if runs is None:
+    runs = Counter[nn.Module]()
+    sketch = None if sketched is None else _sketch(network, arguments, runs)
+    if sketch is None:
         runs = _runs(network, arguments)
+    if sketched is not None:
+        sketched([sketch] if sketch is not None else _sketches(network, arguments, runs))
     if _is_one_graph(network, runs):
         graph = exported(network, arguments)
         if graph is not None:
@@ -73,13 +77,10 @@ def _is_one_graph(network: nn.Module, runs: Counter[nn.Module]) -> bool:
     return all(runs[part] <= _MOST_UNROLLED for part in convolutions(network).values())
 
 
-def _sketch(
-    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Part], None]
-) -> Counter[nn.Module] | None:
-    """Let a function see the network's operators on fake tensors, which nearly always are those that torch.export
-    finds; return how often each part runs, or None if this fails.
+def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
+    """The network's operators on fake tensors, which nearly always are those that torch.export finds, or None if this
+    fails; counts how often each part runs.
     """
-    runs = Counter[nn.Module]()
 
     def called(part: nn.Module, _: object, __: object) -> None:
         runs[part] += 1
@@ -103,10 +104,20 @@ def _sketch(
                     node.replace_all_uses_with(same)
                     graph.graph.erase_node(node)
             labels = {name: paths[id(value)] for name in first if id(value := getattr(graph, name)) in paths}
-            sketched(Part("", graph.eval(), given, labels, is_convolution=isinstance(network, _ConvNd)))
+            return Part("", graph.eval(), given, labels, is_convolution=isinstance(network, _ConvNd))
     except Exception:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
         return None
-    return runs
+
+
+def _sketches(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> list[Part]:
+    """Sketches of the largest parts that run once."""
+    given = _given_once(network, arguments, runs)
+
+    def made(path: str, part: nn.Module) -> list[Part]:
+        sketch = _sketch(part, given[part], Counter()) if part in given else None
+        return [] if sketch is None else [replace(sketch, path=path)]
+
+    return [*_largest(network, made)]
 
 
 def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -135,24 +146,42 @@ def _hooked(parts: Iterable[nn.Module], called: Callable[..., None]) -> Iterator
 
 
 def _parts(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Iterator[Part]:
-    given = given_to(network, arguments, [part for part in network.modules() if runs[part] == 1])
+    given = _given_once(network, arguments, runs)
+
+    def made(path: str, part: nn.Module) -> list[Part]:
+        if part in given:
+            graph = exported(part, given[part])
+            if graph is not None and _can_stand_for(network, arguments, part, graph, 1):
+                replaced(network, part, graph)
+                return [Part(path, graph, given[part], is_convolution=isinstance(part, _ConvNd))]
+        if runs[part] > _MOST_UNROLLED and not isinstance(part, _ConvNd):
+            repeated, graphs = _repeated(network, arguments, part, path)
+            if repeated is not None and _can_stand_for(network, arguments, part, repeated, runs[part]):
+                replaced(network, part, repeated)
+                return graphs
+        return []
+
+    return _largest(network, made)
+
+
+def _given_once(
+    network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]
+) -> dict[nn.Module, tuple[object, ...]]:
+    return given_to(network, arguments, [part for part in network.modules() if runs[part] == 1])
+
+
+def _largest(network: nn.Module, made: Callable[[str, nn.Module], list[Part]]) -> Iterator[Part]:
+    """What a function makes of the children of a network that have convolutions, or of their own children if it makes
+    nothing of them.
+    """
     waiting = [name for name, _ in reversed([*network.named_children()])]
     while waiting:
         path = waiting.pop()
         part = network.get_submodule(path)
-        if part in given and convolutions(part):
-            graph = exported(part, given[part])
-            if graph is not None and _can_stand_for(network, arguments, part, graph, 1):
-                replaced(network, part, graph)
-                yield Part(path, graph, given[part], is_convolution=isinstance(part, _ConvNd))
-                continue
-        if runs[part] > _MOST_UNROLLED and convolutions(part) and not isinstance(part, _ConvNd):
-            repeated, graphs = _repeated(network, arguments, part, path)
-            if repeated is not None and _can_stand_for(network, arguments, part, repeated, runs[part]):
-                replaced(network, part, repeated)
-                yield from graphs
-                continue
-        waiting += [f"{path}.{name}" for name, _ in reversed([*part.named_children()])]
+        found = made(path, part) if convolutions(part) else []
+        yield from found
+        if not found:
+            waiting += [f"{path}.{name}" for name, _ in reversed([*part.named_children()])]
 
 
 def _repeated(

@@ -124,9 +124,9 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
         network = copy.deepcopy(module).requires_grad_(requires_grad=False)
         arguments, *others = (example_arguments(network, each) for each in examples_of(example))
 
-        def sketched(part: Part) -> None:
+        def sketched(parts: Sequence[Part]) -> None:
             if expected is not None:
-                expected(Inference(part.graph, part.arguments, (LayerGraph(part),)))
+                expected(Inference(network, arguments, tuple(map(LayerGraph, parts))))
 
         with fast_attention(network):
             network, parts = capture(network, arguments, None if expected is None else sketched)

@@ -319,8 +319,14 @@ def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
 def test_all_find_the_same_convolutions_of_a_detector() -> None:
     network = Detector().eval()
     x = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
-    found = read_network(network, x)
-    assert [each.part.path for each in found.parts] == ["backbone", "head"]
+    sketches: list[Inference] = []
+    found = read_network(network, x, sketches.append)
+    assert len(sketches) == 1
+    for each in (found, *sketches):
+        assert [graph.part.path for graph in each.parts] == ["backbone", "head"]
+        assert [(layer.name, layer.problems) for layer in each.layers] == [
+            (layer.name, layer.problems) for layer in found.layers
+        ]
     expected = (served(found.layers), 10)
     assert sum(expected[0].values()) == len(found.layers) == 10
     assert imported(copy.deepcopy(network), (2, 3, 24, 24), in_parts=True) == expected
