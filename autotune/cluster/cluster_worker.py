@@ -22,7 +22,7 @@ from distributed.core import Status
 from autotune import __version__
 from autotune.api.device_names import evaluator_of
 from autotune.cluster.scheduler import CONNECT_S, address_of, knock
-from autotune.cluster.task import DeviceClass, LayerTask, Report, ReportedLayer, TaskEnd, TaskReport
+from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, TaskReport, reporting
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
 from autotune.escape import one_line
@@ -80,7 +80,7 @@ class OpenDevice:
                 rates=task.rates,
                 part=task.part,
             )
-            opened = OpenLayer(task.layer, spaces, task.state, ReportedLayer(report), lambda: design)
+            opened = OpenLayer(task.layer, spaces, task.state, reporting(report), lambda: design)
             try:
                 (result,) = Schedule(run, [opened]).run()
             except DeviceLost as error:

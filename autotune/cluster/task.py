@@ -6,14 +6,13 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import methodcaller
+from typing import cast
 
 from autotune import __version__
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.family.source import KernelSource
 from autotune.problem import Layer
-from autotune.store import Finals, TopTrial
+from autotune.store import TopTrial
 from autotune.study import Study
-from autotune.trial import Config, Trial
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
 from autotune.tuning.layer_store import LayerState, LayerWriter
@@ -66,39 +65,19 @@ class LayerTask:
     """the best trials of similar layers, for a warm start"""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedLayer:
-    """The LayerWriter of a task. It reports each call to the coordinator in place of writing."""
+class _Reporter:
+    """A writer whose every method reports the call."""
 
-    report: Callable[[Report], object]
+    def __init__(self, report: Callable[[Report], object]) -> None:
+        self._report = report
 
-    def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
-        """Report a trial before its kernel is launched."""
-        self.report(methodcaller("begin", number, config, source, proposed_by=proposed_by))
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return lambda *given, **named: self._report(methodcaller(name, *given, **named))
 
-    def end(self, trial: Trial) -> None:
-        """Report the result of a running trial."""
-        self.report(methodcaller("end", trial))
 
-    def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
-        """Report a trial whose kernel was never launched."""
-        self.report(methodcaller("add", trial, source, proposed_by=proposed_by))
-
-    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
-        """Report the known result of a source as a trial."""
-        self.report(methodcaller("reuse", number, config, source_hash, proposed_by=proposed_by))
-
-    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Report that a source must never be launched again."""
-        self.report(methodcaller("quarantine", source_hash, reason, message))
-
-    def disprove(self, source_hash: str, message: str) -> None:
-        """Report that a kernel with a correct trial gave a wrong result later."""
-        self.report(methodcaller("disprove", source_hash, message))
-
-    def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
-        """Report finals with their noise floor."""
-        self.report(methodcaller("add_finals", finals, noise_us, noise))
+def reporting(report: Callable[[Report], object]) -> LayerWriter:
+    """The LayerWriter of a task: it reports each call to the coordinator in place of writing."""
+    return cast(LayerWriter, _Reporter(report))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A layer in the results database: its state when a run begins, and the writer of the run's results.
 
-A cluster worker gets the state with its task, and reports its results (`cluster.task.ReportedLayer`).
+A cluster worker gets the state with its task, and reports its results (`cluster.task.reporting`).
 """
 
 from __future__ import annotations

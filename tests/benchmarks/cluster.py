@@ -27,7 +27,7 @@ from autotune.cluster.cluster_worker import ClusterWorker, OpenDevice
 from autotune.cluster.coordinator import Coordinator
 from autotune.cluster.layer_run import LayerRun, StudyRun
 from autotune.cluster.scheduler import address_of, quiet
-from autotune.cluster.task import LayerTask, Report, ReportedLayer, TaskEnd
+from autotune.cluster.task import LayerTask, Report, TaskEnd, reporting
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.source import KernelSource
 from autotune.family.template_files import load_templates
@@ -88,7 +88,7 @@ class SimulatedDevice(OpenDevice):
 
     def run(self, task: LayerTask, report: Callable[[Report], object], stopping: Callable[[], bool]) -> TaskEnd:
         """Report the next trials, one per second."""
-        layer, done = ReportedLayer(report), len(task.state.trials)
+        layer, done = reporting(report), len(task.state.trials)
         assert self._recording.result is not None
         for trial, source in list(zip(self._recording.trials, self._recording.sources, strict=True))[done:][
             : task.part.evaluations
