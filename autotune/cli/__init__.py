@@ -13,7 +13,7 @@ from typing import NoReturn, TextIO
 import click
 
 from autotune.cli.command_group import GroupedCommands
-from autotune.cli.output import cannot_be_written, for_people
+from autotune.cli.output import cannot_be_written, for_people, note
 from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
 from autotune.tempdirs import removing_leftovers
 
@@ -146,7 +146,7 @@ def main() -> None:
         except SystemExit as end:
             if end.code == 128 + signal.SIGTERM:
                 kept = "; every measured trial is in the database" if _MEASURING.intersection(sys.argv) else ""
-                click.echo(f"autotune: ended by SIGTERM{kept}", err=True)
+                note(f"autotune: ended by SIGTERM{kept}")
             if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
                 sys.exit(128 + signal.SIGPIPE)
             raise
@@ -156,7 +156,7 @@ def _end(why: str) -> NoReturn:
     line = " ".join(why.splitlines())
     if len(line) > _LINE:  # a name from a file or a user may have any length
         line = f"{line[: _LINE * 3 // 4]} ... {line[-_LINE // 4 :]}"
-    click.echo(f"autotune: {line}", err=True)
+    note(f"autotune: {line}")
     sys.exit(1)
 
 
@@ -170,7 +170,7 @@ def _note(
 ) -> None:
     """Print a note about the results database as one line, any other warning as Python does."""
     if issubclass(category, StoreWarning):
-        click.echo(f"autotune: note: {message}", err=True)
+        note(f"autotune: note: {message}")
     else:
         click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)
 

@@ -12,6 +12,7 @@ import click
 
 from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
 
@@ -122,7 +123,7 @@ def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unansw
     if classes:
         more = f" and {len(unanswered) - _NAMED} more" if len(unanswered) > _NAMED else ""
         layers = f" of {', '.join(unanswered[:_NAMED])}{more}" if unanswered else ""
-        click.echo(f"{db}: no {accuracy} kernel{layers}; there are kernels of class {', '.join(classes)}", err=True)
+        note(f"{db}: no {accuracy} kernel{layers}; there are kernels of class {', '.join(classes)}")
     return bool(classes)
 
 
@@ -130,7 +131,7 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
     """Print a note if there are imported results, which do not count as best."""
     places: Sequence[str | Problem | None] = unanswered or [what]
     if any(store.best.is_imported(place) for place in places):
-        click.echo(f"{db}: {store.best.advice(what)}", err=True)
+        note(f"{db}: {store.best.advice(what)}")
 
 
 def _of_floor(row: Cells) -> str | None:
@@ -250,10 +251,9 @@ def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None, st
         most = max(fractions, key=fractions.__getitem__)
         fraction, rate = fractions[most]
         others = f" (and {len(fractions) - 1} more)" if len(fractions) > 1 else ""
-        click.echo(
+        note(
             f"{device}: {most}{others} is {fraction - 1:.1%} faster than its floor, so the floor is wrong: "
-            f"{rate}the device's stored rates are too low; run `autotune devices --calibrate` there",
-            err=True,
+            f"{rate}the device's stored rates are too low; run `autotune devices --calibrate` there"
         )
 
 

@@ -14,7 +14,7 @@ from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.options import writable
-from autotune.cli.output import silent
+from autotune.cli.output import note, silent
 from autotune.cli.progress import PlainLines
 from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
 from autotune.cli.summary import left, summary
@@ -84,7 +84,7 @@ def worker(cluster: str, device: str | None, compilers: int | None, name: str | 
     _warn(address, is_open)
     quiet()
     with closing(OpenDevice(open_evaluator(device, cores))) as opened, stopping_on_interrupt() as stopping:
-        asyncio.run(serve(opened, cluster, label, say=_say, stopping=stopping, once=once))
+        asyncio.run(serve(opened, cluster, label, say=note, stopping=stopping, once=once))
 
 
 def tune_on_cluster(
@@ -132,7 +132,7 @@ def tune_on_cluster(
                 if device_class.label not in waited:
                     waited.add(device_class.label)
                     notice = f"another process is tuning it into {store.path}; waiting for it to end"
-                    _say(f"{study.name} on {device_class.info.name}: {notice}")
+                    note(f"{study.name} on {device_class.info.name}: {notice}")
                 raise
 
         tuning = _tuned(run, plan.layers, cluster, workers, classes, lock, observe, stopping)
@@ -167,7 +167,7 @@ async def _tuned(
 
     async def tune_at(address: str, stopping: Callable[[], bool]) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
         coordinator = Coordinator(
-            run, layers, address, wanted=classes, lock=lock, observe=observe, say=_say, stopping=stopping
+            run, layers, address, wanted=classes, lock=lock, observe=observe, say=note, stopping=stopping
         )
         return await coordinator.run(), coordinator.lacking
 
@@ -203,7 +203,7 @@ def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], 
     for of_class in cluster_results:
         for result in of_class.results:
             for line in summary(result):
-                click.echo(line if line.startswith(" ") else f"{of_class.device_class.info.name}: {line}", err=True)
+                note(line if line.startswith(" ") else f"{of_class.device_class.info.name}: {line}")
         rows += best_of(store, study, {result.name for result in of_class.results}, of_class.device_class.info)
     show_best([with_roofline(store, row) for row in best_per_class(rows)], BEST_COLUMNS, style)
 
@@ -225,13 +225,9 @@ def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: S
 
 def _warn(address: str, is_open: Callable[[str], bool]) -> None:
     if is_open(address):
-        _say(
+        note(
             f"note: {address} is not encrypted, and anyone who can reach it can run code; docs/cluster.md describes TLS"
         )
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)
 
 
 def _require_distributed() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping
 
 import click
 
-from autotune.cli.output import set_verbosity
+from autotune.cli.output import note, set_verbosity
 
 
 class LoadedCommands(MutableMapping[str, click.Command]):
@@ -66,7 +66,7 @@ class GroupedCommands(click.Group):
             new = self._old_names[old]
             if new.split()[0] not in self.commands:
                 ctx.fail(f"There is no `autotune {old}` any more: {new}.")
-            click.echo(f"note: `autotune {old}` is now `autotune {new}`; the old name will go", err=True)
+            note(f"note: `autotune {old}` is now `autotune {new}`; the old name will go")
             args = [*new.split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or ctx.resilient_parsing:
@@ -80,7 +80,7 @@ class GroupedCommands(click.Group):
         new = self._old_options.get(old)
         if new is None or new not in known:
             return word
-        click.echo(f"note: `{old}` is now `{new}`; the old name will go", err=True)
+        note(f"note: `{old}` is now `{new}`; the old name will go")
         return f"{new}{equals}{value}"
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,4 +113,4 @@ def _verbosity(short: str, long: str, level: int) -> click.Option:
 
 def _say_where(context: click.Context) -> None:
     if "db" in context.params:
-        click.echo(f"database {context.params['db']}", err=True)
+        note(f"database {context.params['db']}")

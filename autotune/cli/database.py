@@ -14,7 +14,7 @@ import click
 from autotune.atomic_write import atomic_write, check_writable
 from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, SECONDS, database_path, writable
-from autotune.cli.output import exact
+from autotune.cli.output import exact, note
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cell, Column
 from autotune.errors import StoreError
@@ -36,7 +36,7 @@ def dump(file: Path, db: str) -> None:
         return
     with _new(file) as out:
         count = write_dump(db, out.write)
-    click.echo(f"{file}: {counted(count, 'row')}", err=True)
+    note(f"{file}: {counted(count, 'row')}")
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def load(file: Path, db: str) -> None:
     except UnicodeDecodeError as error:
         raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
     count = read_dump(text, "standard input" if str(file) == "-" else str(file), writable(db))
-    click.echo(f"{db}: {counted(count, 'row')} loaded", err=True)
+    note(f"{db}: {counted(count, 'row')} loaded")
 
 
 @click.command()
@@ -89,7 +89,7 @@ def merge(other: str, db: str) -> None:
     ]
     if merged.running:
         counts.append(f"{counted(merged.running, 'running trial')} left out")
-    click.echo(f"{db}: {', '.join(counts)}", err=True)
+    note(f"{db}: {', '.join(counts)}")
 
 
 @click.command()

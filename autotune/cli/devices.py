@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 import click
 
 from autotune.cli.options import DATABASE, writable
+from autotune.cli.output import note
 from autotune.cli.run import present_devices
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cells, key_columns
@@ -70,7 +71,7 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
                 calibration = evaluator.calibrate()
                 store.rates.add(info, environment, calibration.rates)
                 if calibration.left_out:
-                    click.echo(f"{name}: {calibration.left_out}", err=True)
+                    note(f"{name}: {calibration.left_out}")
             here.append(
                 {name: getattr(info, name) for name in ("arch", "sm_count", "memory_bytes")}
                 | {"name": name, "device": info.name, "driver": environment.driver, "toolkit": environment.toolkit}
@@ -87,4 +88,4 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
         show(measured, _RATE_COLUMNS, style)
     if not is_rated:
         hint = "" if db in RECORDED else ": run `autotune devices --calibrate`"  # bundled results are read-only
-        click.echo(f"no rates of the devices here are stored, so they have no floors{hint}", err=True)
+        note(f"no rates of the devices here are stored, so they have no floors{hint}")

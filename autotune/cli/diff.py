@@ -8,6 +8,7 @@ import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.tables import format_options, show, telling_apart
 from autotune.columns import key_columns
 
@@ -44,7 +45,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
         differences = list(diff_rows(store.results.diff(first, second, name)))
     counts = Counter(row["verdict"] for row in differences)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"
-    click.echo(f"A: {first}; B: {second}; {summary}", err=True)
+    note(f"A: {first}; B: {second}; {summary}")
     show(differences, telling_apart(_DIFF_COLUMNS, differences), style)
 
 

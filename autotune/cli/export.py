@@ -23,7 +23,7 @@ from autotune.cli.options import (
     say_device,
     studies_and_layers,
 )
-from autotune.cli.output import for_compilers
+from autotune.cli.output import for_compilers, note
 from autotune.cli.progress import stages
 from autotune.cli.run import INTERRUPTED, end_interrupted
 from autotune.errors import AutotuneError, StoreError
@@ -109,11 +109,11 @@ def export(
     )
     _show_kernels(written.origins, written.left_out)
     for name in written.exported.written.edited:
-        click.echo(f"{out / name}: kept, because it was edited after it was exported", err=True)
+        note(f"{out / name}: kept, because it was edited after it was exported")
     for path in written.exported.sources:
         click.echo(path)
     if written.exported.never_run:
-        click.echo(f"not tuned: {written.exported.never_run}", err=True)
+        note(f"not tuned: {written.exported.never_run}")
     if proof:
         _prove(written)
 
@@ -121,12 +121,12 @@ def export(
 def _show_kernels(origins: Mapping[str, str], left_out: Mapping[str, str]) -> None:
     """Print where each layer's kernel comes from, and the layers without one by reason."""
     for layer, origin in origins.items():
-        click.echo(f"{layer}: {origin}", err=True)
+        note(f"{layer}: {origin}")
     reasons: dict[str, list[str]] = {}
     for layer, reason in left_out.items():
         reasons.setdefault(reason, []).append(layer)
     for reason, layers in reasons.items():
-        click.echo(f"left out, {reason}: {', '.join(layers)}", err=True)
+        note(f"left out, {reason}: {', '.join(layers)}")
 
 
 def _prove(written: WrittenExport) -> None:
@@ -136,7 +136,7 @@ def _prove(written: WrittenExport) -> None:
     try:
         with stages() as stage:
             for line in proof_of(written, stage=stage):
-                click.echo(line, err=True)
+                note(line)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             end_interrupted(f"{written.exported.folder} was written and is not proven", resumes=False)
@@ -189,10 +189,7 @@ def source(
         kernel = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, kernel)
     if others:
-        click.echo(
-            f"this is {_trial_label(row)}; there are also {', '.join(dict.fromkeys(map(_trial_label, others)))}",
-            err=True,
-        )
+        note(f"this is {_trial_label(row)}; there are also {', '.join(dict.fromkeys(map(_trial_label, others)))}")
     if out is None:
         for_compilers().write(text)
     else:

@@ -8,6 +8,7 @@ import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.tables import show, wide_format_options
 from autotune.columns import Cells, Column, key_columns
 
@@ -34,7 +35,7 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
         if not events:
             only.warn_unknown(store)
             rest = "" if only.everything else " that the options admit"
-            click.echo(f"{what}: {store.path} has no improvement, finals or retime{rest}", err=True)
+            note(f"{what}: {store.path} has no improvement, finals or retime{rest}")
     show(events, _HISTORY_COLUMNS, style)
 
 

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from autotune.analysis.trial_columns import layer_name
 from autotune.atomic_write import folder_named
-from autotune.cli.output import name_database
+from autotune.cli.output import name_database, note
 from autotune.columns import Cells
 from autotune.errors import AutotuneError
 from autotune.resources import RECORDED, check_writable_results
@@ -230,7 +230,7 @@ class FilterOptions:
             for name in names:
                 if name not in known_names:
                     hint = did_you_mean(name, sorted(known_names))
-                    click.echo(f"{option} {name}: {store.path} has no such name{hint}", err=True)
+                    note(f"{option} {name}: {store.path} has no such name{hint}")
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -262,4 +262,4 @@ def one_device(store: Store, device: str | None) -> DeviceInfo | None:
 def say_device(info: DeviceInfo, name: str, why: str) -> None:
     """Say on standard error which device was taken and why."""
     remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.can.cpu else ""
-    click.echo(f"device {name}: {info.name} ({why}){remark}", err=True)
+    note(f"device {name}: {info.name} ({why}){remark}")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
+import click
 from rich.cells import cell_len
 
 from autotune.escape import printable
@@ -68,6 +69,11 @@ class _Notices(Shown):
 _HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
 WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check", "fit-model"})
 """Commands without the option `--db`."""
+
+
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    click.echo(text, err=True)
 
 
 def name_database(name: str) -> None:

@@ -13,6 +13,7 @@ import click
 from autotune.analysis.profile import COUNTERS
 from autotune.api.study_names import name_of
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, refuse_with, run_on, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Row, Shares, attributes
@@ -140,14 +141,9 @@ def profile_kernels(
         info, environment = evaluator.info, evaluator.environment
         require_profiler(info)
         rows = rows_of(info)
-        kernels = compiled(store, evaluator, rows, families_of(rows), _say)
+        kernels = compiled(store, evaluator, rows, families_of(rows), note)
     name = "cuda:0" if device in (None, "all") else device.split(",")[0]
-    return profile_trials(store, profiler, kernels, device=name, info=info, environment=environment, say=_say)
-
-
-def _say(line: str) -> None:
-    """A line about a kernel that is not profiled."""
-    click.echo(line, err=True)
+    return profile_trials(store, profiler, kernels, device=name, info=info, environment=environment, say=note)
 
 
 def require_profiler(info: DeviceInfo) -> None:

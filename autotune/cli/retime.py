@@ -18,6 +18,7 @@ from autotune.analysis.retime import retime as measure_again
 from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
+from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
@@ -68,7 +69,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
                     tell(done, row.name)
                 found += (*changes.of(row), *template_change(row, store, families, pool))
     doubtful = {(one.best.name, one.best.row.id) for one in found}
-    click.echo(f"{len(doubtful)} of {len(best)} best results may be out of date", err=True)
+    note(f"{len(doubtful)} of {len(best)} best results may be out of date")
     show(found, _STALE_COLUMNS, style)
 
 
@@ -110,7 +111,7 @@ def _judge(layers: Sequence[LayerPlan], kernels: Sequence[Retimed], db: str) -> 
     lost = [one for one in kernels if one.before.id in winners and one.retime.label in ("regressed", "failed")]
     if lost:
         names = ", ".join(f"{one.before.name} ({one.before.trial.accuracy}) {one.retime.label}" for one in lost)
-        click.echo(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {names}", err=True)
+        note(f"autotune: {len(lost)} of {len(winners)} winners regressed or failed: {names}")
         sys.exit(WINNER_LOST)
 
 
@@ -160,7 +161,7 @@ def retime(
             tell(0, "")
             for layer in layers:
                 if not layer.rows:
-                    click.echo(f"{layer.name}: no correct trial of {evaluator.info.name} to re-time", err=True)
+                    note(f"{layer.name}: no correct trial of {evaluator.info.name} to re-time")
                 elif stopping():
                     left.append(layer.name)
                 else:
@@ -170,7 +171,7 @@ def retime(
                         tell(len(kernels), _counts(kernels))
         interrupted = stopping()
     if kernels:
-        click.echo(_counts(kernels), err=True)
+        note(_counts(kernels))
     show(kernels, _RETIME_COLUMNS, style)
     if interrupted:
         end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
@@ -178,7 +179,7 @@ def retime(
 
 
 def _say_why_not(layer: str, row: TrialRow, why: str) -> None:
-    click.echo(f"{layer}: trial {row.trial.number} is not re-timed: {why}", err=True)
+    note(f"{layer}: trial {row.trial.number} is not re-timed: {why}")
 
 
 def _counts(kernels: Sequence[Retimed]) -> str:

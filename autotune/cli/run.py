@@ -9,11 +9,10 @@ from collections.abc import Callable, Generator, Set
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, NoReturn
 
-import click
-
 from autotune.api.device_names import evaluator_of
 from autotune.api.interrupts import orderly_interrupts
 from autotune.cli.options import say_device
+from autotune.cli.output import note
 from autotune.cli.progress import observer
 from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError
@@ -36,9 +35,9 @@ def command_line(study: str) -> Caller:
             end_interrupted(f"stopped waiting for the process that tunes {study} into {store.path}")
         if not waiting:
             waiting.append(f"{study}: another process is tuning it into {store.path}; waiting for it to end")
-            _say(waiting[0])
+            note(waiting[0])
 
-    return Caller(wait, observer, say_device, _say, stopping_on_interrupt)
+    return Caller(wait, observer, say_device, note, stopping_on_interrupt)
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
@@ -46,11 +45,7 @@ def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES
 
     Prints which device was taken and why, and a warning if other programs use it.
     """
-    return evaluator_of(name, jobs, deadlines, say=say_device, warn=_say)
-
-
-def _say(message: str) -> None:
-    click.echo(message, err=True)
+    return evaluator_of(name, jobs, deadlines, say=say_device, warn=note)
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
@@ -73,7 +68,7 @@ def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
         return DeviceEvaluator([name], 1)
     except AutotuneError as error:
         if say:
-            click.echo(str(error), err=True)
+            note(str(error))
         return None
 
 
@@ -84,12 +79,12 @@ INTERRUPTED = 128 + signal.SIGINT
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
     """The first Ctrl-C asks for an orderly end and prints so; the second ends the process at once."""
     message = "\nfinishing the running trial; Ctrl-C again stops at once"
-    return orderly_interrupts(lambda: click.echo(message, err=True))
+    return orderly_interrupts(lambda: note(message))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
     """End after Ctrl-C: print in one line the work that is left and the command that does it."""
     arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
     how = "resume" if resumes else "begin again"
-    click.echo(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}", err=True)
+    note(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}")
     sys.exit(INTERRUPTED)

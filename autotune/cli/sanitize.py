@@ -13,6 +13,7 @@ from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import name_of
 from autotune.checking.sanitize import ALL_TOOLS, FAULT, SMALL_N, Verdict, Winner
 from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, Folder, numbers_of, run_on, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, Items
@@ -95,7 +96,7 @@ def sanitize(
         tools=tools,
         small_n=tuple(dict.fromkeys(small_n)),
         logs=logs,
-        say=lambda name, why: click.echo(f"device {name}: {why}", err=True),
+        say=lambda name, why: note(f"device {name}: {why}"),
     )
     try:
         verdicts = _counted(sanitizer.check(winners), len(winners) * sanitizer.tool_count)
@@ -103,9 +104,7 @@ def sanitize(
         sanitizer.close()
     show(verdicts, _COLUMNS, style)
     counts = Counter(verdict.word for verdict in verdicts)
-    click.echo(
-        f"{counted(len(winners), 'kernel')}: {', '.join(f'{count} {word}' for word, count in counts.items())}", err=True
-    )
+    note(f"{counted(len(winners), 'kernel')}: {', '.join(f'{count} {word}' for word, count in counts.items())}")
     if counts[FAULT]:
         raise AutotuneError(f"{db}: {counts[FAULT]} of {len(verdicts)} runs found a fault; the table says which")
 

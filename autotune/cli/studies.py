@@ -14,6 +14,7 @@ import click
 from autotune.api.study_names import stored_studies
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, numbers_of
+from autotune.cli.output import note
 from autotune.cli.progress import stages
 from autotune.cli.tables import format_options, show
 from autotune.columns import field_columns
@@ -53,7 +54,7 @@ def studies(db: str, style: str | None) -> None:
     try:
         stored = stored_studies(db)
     except StoreError as error:
-        click.echo(f"autotune: the database's studies are not listed: {error}", err=True)
+        note(f"autotune: the database's studies are not listed: {error}")
         stored = ()
     show([*_shipped(), *_known(stored, db)], _STUDY_COLUMNS, style)
 
@@ -185,7 +186,7 @@ def import_model(
     ]
     if out is None:
         click.echo(text, nl=False)
-        click.echo("\n".join(report), err=True)
+        note("\n".join(report))
         return
     write_whole(out, text.encode(), "--out")
     click.echo("\n".join([*report, shlex.join(["autotune", "tune", str(out)])]))
@@ -215,4 +216,4 @@ def new_op(name: str) -> None:
 
     for path in new_operation(name):
         click.echo(str(path))
-    click.echo(f"autotune check {name}/{name}.cu.j2\nautotune tune {name}.toml", err=True)
+    note(f"autotune check {name}/{name}.cu.j2\nautotune tune {name}.toml")

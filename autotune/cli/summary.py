@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
+from autotune.cli.output import note
 from autotune.cli.tables import show
 from autotune.columns import Column
 from autotune.errors import shortened
@@ -180,7 +179,7 @@ _END_TO_END = (
 def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> None:
     """Every plan as JSON or CSV; on the terminal, for each kind of memory, the uncut batch and the fastest plan."""
     for result in results:
-        click.echo(_end_to_end_summary(result), err=True)
+        note(_end_to_end_summary(result))
     show([line for result in results for line in _plans(result, every=style is not None)], _END_TO_END, style)
 
 

@@ -10,6 +10,7 @@ from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.best import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
+from autotune.cli.output import note
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
 from autotune.columns import Cells, Column, Items, key_columns
 from autotune.errors import StoreError
@@ -74,9 +75,9 @@ def trials(
         if not listed:
             only.warn_unknown(store)
         if len(named) > len(listed) and limit == default:
-            click.echo(f"{len(listed)} of {len(named)}; --limit 0 for all", err=True)
+            note(f"{len(listed)} of {len(named)}; --limit 0 for all")
     if not listed and not everything:
-        click.echo("no such trial; --all includes earlier generations and earlier problems of the layers", err=True)
+        note("no such trial; --all includes earlier generations and earlier problems of the layers")
 
 
 @click.command("show")

@@ -24,6 +24,7 @@ from autotune.cli.options import (
     Number,
     run_on,
 )
+from autotune.cli.output import note
 from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.summary import left, show_end_to_end, summary
 from autotune.cli.tables import format_options
@@ -204,7 +205,7 @@ def tune_and_show(
         evaluator, store, info = run.evaluator, run.store, run.evaluator.info
         if only_unsupported:
             plan = replace(plan, layers=unsupported_layers(store, plan.layers, info))
-            click.echo(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}", err=True)
+            note(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}")
         if not search and not best_of(store, study, plan.names, info):
             raise StoreError(
                 f"{db}: no correct kernel of {study.name} on {info.name} to compare; "
@@ -214,10 +215,10 @@ def tune_and_show(
         kernels = [with_roofline(store, row) for row in tuned.best]
         interrupted = run.stopping()
     if search and study.end_to_end and not isinstance(evaluator, DeviceEvaluator):
-        click.echo(f"{study.name}: the {info.kind} device copies nothing: kernels only", err=True)
+        note(f"{study.name}: the {info.kind} device copies nothing: kernels only")
     for result in tuned.layers:
         for line in summary(result):
-            click.echo(line, err=True)
+            note(line)
     if not tuned.end_to_end or style is None:
         show_best(kernels, BEST_COLUMNS, style)
     if tuned.end_to_end:
