@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.retime import LayerPlan, Retimed, plans
+from autotune.analysis.retime import Changes, LayerPlan, Retimed, StaleResult, plans, template_change
 from autotune.analysis.retime import retime as measure_again
+from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
@@ -23,16 +23,13 @@ from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
 from autotune.columns import Column, attributes
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, Environment
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
-
-if TYPE_CHECKING:
-    from autotune.analysis.stale import StaleResult
-    from autotune.devices.device import DeviceInfo, Environment
+from autotune.workers.compilers import CompilePool
 
 _QUIET_S = 2.0  # without progress
 
@@ -52,10 +49,6 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
-    from autotune.analysis.rooflines import best_per_class
-    from autotune.analysis.stale import Changes, template_change
-    from autotune.workers.compilers import CompilePool
-
     name = name_of(what)
     with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
         changes = Changes(store, name, _opened(device, {info.kind for info in store.devices.list()}))
@@ -87,14 +80,14 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
 
 
 _STALE_COLUMNS = (
-    Column["StaleResult"]("layer", lambda one: one.best.name),
-    Column["StaleResult"]("device", lambda one: one.best.row.device.name),
-    Column["StaleResult"]("accuracy", lambda one: one.best.row.trial.accuracy),
-    Column["StaleResult"]("measurement_mode", lambda one: one.best.row.measurement_mode, terminal=False),
-    Column["StaleResult"]("median_us", lambda one: one.best.median_us),
-    Column["StaleResult"]("template", lambda one: one.best.row.trial.config.template),
-    Column["StaleResult"]("config", lambda one: one.best.row.trial.config, terminal=False),
-    Column["StaleResult"]("date", lambda one: one.best.row.ended_at, terminal=False),
+    Column[StaleResult]("layer", lambda one: one.best.name),
+    Column[StaleResult]("device", lambda one: one.best.row.device.name),
+    Column[StaleResult]("accuracy", lambda one: one.best.row.trial.accuracy),
+    Column[StaleResult]("measurement_mode", lambda one: one.best.row.measurement_mode, terminal=False),
+    Column[StaleResult]("median_us", lambda one: one.best.median_us),
+    Column[StaleResult]("template", lambda one: one.best.row.trial.config.template),
+    Column[StaleResult]("config", lambda one: one.best.row.trial.config, terminal=False),
+    Column[StaleResult]("date", lambda one: one.best.row.ended_at, terminal=False),
     *attributes("changed", "was", "now", "compared_with"),
 )
 

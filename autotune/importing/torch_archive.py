@@ -10,13 +10,16 @@ import lzma
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from autotune.autotune_runtime.aten import Calls
+from autotune.autotune_runtime.aten_calls import Call, Ref, TensorType
 from autotune.autotune_runtime.fusion import Graph
+from autotune.autotune_runtime.plain_problems import MOST_TENSORS
 from autotune.errors import ModelError
-from autotune.importing.concatenations import split_concatenations
 from autotune.importing.network import asked, plain
 from autotune.importing.torch_calls import Exported, Json
 from autotune.importing.torch_sizes import UnsupportedSize, bind_symbols
@@ -92,3 +95,41 @@ def _document(file: Path | IO[bytes], name: str) -> Json:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{name}: is not a torch.export archive: its graph is not JSON: {error}") from None
     return document
+
+
+def split_concatenations(network: Calls) -> Calls:
+    """Let long concatenations along the channels share the concatenation of their first tensors, as in a DenseNet.
+
+    `convert` does the same to the graph that it runs.
+    """
+    tensors = dict(network.tensors)
+    calls: list[Call] = []
+    shared: dict[tuple[str, ...], str] = {}
+    for call in network.calls:
+        names = call.tensors
+        while len(names) > MOST_TENSORS and call.name == "cat" and call.number("dim", 0) == 1:
+            first = names[:MOST_TENSORS]
+            made = _joined(first, tensors)
+            if made is None:
+                break
+            if first not in shared:
+                shared[first] = f"{call.writes[0]}_{len(shared)}_first"
+                tensors[shared[first]] = made
+                calls.append(_cat(call, first, shared[first]))
+            names = (shared[first], *names[MOST_TENSORS:])
+        calls.append(call if names == call.tensors else _cat(call, names, call.writes[0]))
+    return replace(network, calls=tuple(calls), tensors=tensors)
+
+
+def _joined(names: tuple[str, ...], tensors: Mapping[str, TensorType]) -> TensorType | None:
+    """The type of a concatenation along the channels; None if a size is unknown."""
+    types = [tensors[name] for name in names if name in tensors and len(tensors[name].shape) > 1]
+    channels = [channel for each in types if (channel := each.shape[1]) is not None]
+    if len(channels) < len(names):
+        return None
+    batch, _, *rest = types[0].shape
+    return replace(types[0], shape=(batch, sum(channels), *rest))
+
+
+def _cat(call: Call, names: tuple[str, ...], to: str) -> Call:
+    return replace(call, arguments={"tensors": [Ref(name) for name in names], "dim": 1}, writes=(to,))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.analysis.stale import Changes
+from autotune.analysis.retime import Changes
 from autotune.compilation.cache import BinaryCache
 from autotune.compilation.compile import Binary, Target
 from autotune.devices.device import Rate

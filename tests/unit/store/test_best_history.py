@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.analysis.history import history_rows
-from autotune.analysis.stale import Changes
+from autotune.analysis.retime import Changes
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.resources import RECORDED, recorded_database
 from autotune.store import BestRow, Finals, Store, Verdict
