@@ -45,6 +45,13 @@ def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTr
     return stored.top_trials(kinds, study.informative(layer.problem))
 
 
+def stored_design(
+    study: Study, layer: Layer, spaces: Sequence[SearchSpace], stored: StoredLayer, rates: Mapping[str, float]
+) -> WarmStart | None:
+    """The initial design of a layer, from the trials that are stored now."""
+    return initial_design(study, layer, spaces, stored.info, tuned_before(study, layer, stored), rates)
+
+
 @dataclass(frozen=True, slots=True)
 class Predicted:
     """The first config that a search of a layer would evaluate."""

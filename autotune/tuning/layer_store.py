@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
+from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
@@ -22,6 +23,7 @@ from autotune.store import (
     TopTrial,
     TrialKey,
 )
+from autotune.study import Study
 from autotune.trial import Config, Trial
 
 STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
@@ -158,6 +160,21 @@ class StoredLayer:
         """Store finals with their noise floor."""
         self.store.finals.add(self.scope, finals)
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
+
+
+def open_layers(
+    store: Store,
+    study: Study,
+    layers: Sequence[Layer],
+    evaluator: Evaluator,
+    families: Mapping[str, KernelTemplate],
+    *,
+    fresh: bool,
+) -> list[tuple[Layer, StoredLayer]]:
+    """Begin or resume a study, and open these layers of it on a device."""
+    key, records = store.studies.begin(study, fresh=fresh), template_records(families)
+    info, environment, mode = evaluator.info, evaluator.environment, study.measurement_mode
+    return [(layer, StoredLayer.open(store, key, layer, info, environment, mode, records)) for layer in layers]
 
 
 def quarantine_suspects(

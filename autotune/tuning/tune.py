@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search.threads import single_threaded
-from autotune.search.warm_start import WarmStart
 from autotune.store import Store
 from autotune.study import Study, distinct_layers
-from autotune.tuning.initial_design import initial_design, tuned_before
+from autotune.tuning.initial_design import stored_design
 from autotune.tuning.layer_finals import PLAIN_FINALS, FinalsPlan
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.layer_store import StoredLayer, template_records
+from autotune.tuning.layer_store import open_layers
 from autotune.tuning.open_spaces import open_spaces
 from autotune.tuning.schedule import Schedule
 from autotune.tuning.trial_log import Network, Progress
@@ -45,42 +45,33 @@ def tune(
     family that the study names. Raises StudyError before anything runs if a layer has no family.
     """
     began_s = clock()
-    chosen = study.layers if layers is None else layers
-    if search and chosen:
-        evaluator.expect(chosen[0].problem)
+    wanted = study.layers if layers is None else layers
+    if search and wanted:
+        evaluator.expect(wanted[0].problem)
     spaces: dict[str, list[SearchSpace]] = {}
-    for layer in chosen:
+    for layer in wanted:
         if spaces and stopping():
             break
-        if len(chosen) > 1:  # a thousand layers take minutes
-            observe(_listing(study, layer, len(chosen)))
+        if len(wanted) > 1:  # a thousand layers take minutes
+            observe(_listing(study, layer, len(wanted)))
         listed = evaluator.listed(layer.problem, cache=study.measure.cache)
         spaces[layer.name] = open_spaces(study, layer, templates, evaluator.info, listed)
-    chosen = chosen[: len(spaces)]
-    info, environment = evaluator.info, evaluator.environment
-    rates = store.rates.best(info)
-    key = store.studies.begin(study, fresh=fresh)
-    records = template_records(templates)
-    written: list[StoredLayer] = []
-
-    def opened(layer: Layer) -> OpenLayer:
-        stored = StoredLayer.open(store, key, layer, info, environment, study.measurement_mode, records)
-        written.append(stored)
-        own = spaces[layer.name]
-
-        def design() -> WarmStart | None:
-            return initial_design(study, layer, own, info, tuned_before(study, layer, stored), rates)
-
-        return OpenLayer(layer, own, stored.state(), stored, design)
-
+    chosen = wanted[: len(spaces)]
+    rates = store.rates.best(evaluator.info)
+    stored = open_layers(store, study, distinct_layers(chosen), evaluator, templates, fresh=fresh)
+    opened = [
+        OpenLayer(layer, own, writer.state(), writer, partial(stored_design, study, layer, own, writer, rates))
+        for layer, writer in stored
+        for own in [spaces[layer.name]]
+    ]
     run = Run(study, evaluator, observe, stopping, clock, search, finals, rates)
-    schedule = Schedule(run, [opened(layer) for layer in distinct_layers(chosen)], listing_s=clock() - began_s)
     try:
-        results = {result.layer.problem: result for result in schedule.run()}
+        found = Schedule(run, opened, listing_s=clock() - began_s).run()
     except (KeyboardInterrupt, SystemExit):  # a second Ctrl-C, or SIGTERM
-        for stored in written:
-            stored.withdraw()
+        for _, writer in stored:
+            writer.withdraw()
         raise
+    results = {result.layer.problem: result for result in found}
     return tuple(results[layer.problem].of(study.name, layer) for layer in chosen if layer.problem in results)
 
 
