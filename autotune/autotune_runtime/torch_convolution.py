@@ -20,7 +20,7 @@ from . import find_library, load
 from .activations import BY_WORD
 from .convolution import Problem, Shape, activation_of, epilogue_name, prologue_activation, sizes
 from .fusion import LayerProblem
-from .network_interfaces import CONV_INTERFACES
+from .network_interfaces import BY_NAME
 from .torch_call import Call
 from .torch_exact import at_pixels, chosen_pixels, sums
 from .torch_operator import Operator
@@ -90,7 +90,7 @@ def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tenso
     return activated(x, prologue_activation(prologue))
 
 
-CONVOLUTION = Operator(CONV_INTERFACES[1], "convolution", by_pytorch)
+CONVOLUTION = Operator(BY_NAME["conv"], "convolution", by_pytorch)
 """The operator of all three operations: `conv` has the arrays of the others, a cache, and a scale and a shift before
 the convolution. `convolution` has a more convenient signature."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .convolution import Problem
-from .network_interfaces import CONV_INTERFACES, FILTER_GRADIENT_INTERFACE
+from .network_interfaces import BY_NAME
 from .torch_call import LAST, STORED, Call, call_of
 from .torch_convolution import by_pytorch, convolved, torch_arguments
 from .torch_operator import Operator
@@ -103,9 +103,9 @@ def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int
     return torch_arguments(rank, operation, dict(arguments))
 
 
-CHANGING = Operator(CONV_INTERFACES[0], "changing_convolution", by_pytorch, prepares=False)
+CHANGING = Operator(BY_NAME["conv2d"], "changing_convolution", by_pytorch, prepares=False)
 """`CONVOLUTION` with filters that may be others in each call; the data gradient is a transposed convolution."""
-FILTERS = Operator(FILTER_GRADIENT_INTERFACE, "filter_gradient", _filters_by_pytorch)
+FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
 class _Context(Protocol):

@@ -18,14 +18,7 @@ from torch.nn import functional
 from .activations import BY_WORD
 from .convolution import Shape
 from .fusion import LayerProblem
-from .network_interfaces import (
-    AVG_POOL_INTERFACE,
-    CONCAT_INTERFACE,
-    GATE_INTERFACE,
-    MAX_POOL_INTERFACE,
-    MEAN_INTERFACE,
-    NORM_INTERFACE,
-)
+from .network_interfaces import BY_NAME
 from .plain_problems import (
     MOST_TENSORS,
     AvgPoolProblem,
@@ -203,7 +196,7 @@ class Norm(Plain):
     """A norm by statistics of its input."""
 
     problem: NormProblem
-    operator = Operator(NORM_INTERFACE, "norm", _norm_by_pytorch)
+    operator = Operator(BY_NAME["norm"], "norm", _norm_by_pytorch)
     tolerance = 2e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
@@ -241,7 +234,7 @@ class Concat(Plain):
     """A concatenation, and a batch norm of known statistics."""
 
     problem: ConcatProblem
-    operator = Operator(CONCAT_INTERFACE, "concat", _concat_by_pytorch)
+    operator = Operator(BY_NAME["concat"], "concat", _concat_by_pytorch)
     tolerance = 1e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
@@ -283,7 +276,7 @@ class MaxPool(Plain):
     """The maximum of windows of images."""
 
     problem: MaxPoolProblem
-    operator = Operator(MAX_POOL_INTERFACE, "max_pool2d", _pooled(functional.max_pool2d))
+    operator = Operator(BY_NAME["max_pool2d"], "max_pool2d", _pooled(functional.max_pool2d))
     tolerance = 0.0
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
@@ -300,7 +293,7 @@ class MaxPool(Plain):
 class AvgPool(MaxPool):
     """The mean of windows of images, in which padding counts as zeros."""
 
-    operator = Operator(AVG_POOL_INTERFACE, "avg_pool2d", _pooled(functional.avg_pool2d))
+    operator = Operator(BY_NAME["avg_pool2d"], "avg_pool2d", _pooled(functional.avg_pool2d))
     tolerance = 1e-5
 
 
@@ -308,7 +301,7 @@ class Mean(Plain):
     """The mean over the pixels of each image and channel."""
 
     problem: MeanProblem
-    operator = Operator(MEAN_INTERFACE, "pixel_mean", lambda _, tensors: tensors["x"].mean(1))
+    operator = Operator(BY_NAME["pixel_mean"], "pixel_mean", lambda _, tensors: tensors["x"].mean(1))
     tolerance = 1e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
@@ -321,7 +314,7 @@ class Gate(Plain):
     """The product of images and a factor for each image and channel."""
 
     problem: GateProblem
-    operator = Operator(GATE_INTERFACE, "gate", lambda _, tensors: tensors["x"] * tensors["gate"][:, None])
+    operator = Operator(BY_NAME["gate"], "gate", lambda _, tensors: tensors["x"] * tensors["gate"][:, None])
     tolerance = 1e-6
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune import autotune_runtime
-from autotune.autotune_runtime.network_interfaces import NETWORK_INTERFACES
+from autotune.autotune_runtime.network_interfaces import BY_NAME
 from autotune.bounded_io import read_text
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
 from autotune.operation.operation import Operation
 from autotune.operation.registry import CONV2D
 
-OF_NETWORKS = frozenset(interface.name for interface in NETWORK_INTERFACES)
+OF_NETWORKS = frozenset(BY_NAME)
 """The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
     *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
@@ -55,7 +56,9 @@ def package_texts(declared: Operation) -> dict[str, str]:
     """The package's files by path."""
     package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
-    names = (path.name for path in package.glob("*.py")) if declared.name in OF_NETWORKS else ANY_OPERATION
+    names: Iterable[str] = ANY_OPERATION
+    if declared.name in OF_NETWORKS:
+        names = (path.name for path in package.iterdir() if path.suffix in (".py", ".json"))
     texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
     if declared.name == CONV2D:
         texts |= _OLD_NAMES

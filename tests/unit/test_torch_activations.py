@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from autotune.autotune_runtime.activations import ACTIVATIONS, Activation
 from autotune.autotune_runtime.convolution import activation_of, epilogue_name
-from autotune.autotune_runtime.network_interfaces import CONV_INTERFACES
+from autotune.autotune_runtime.network_interfaces import BY_NAME
 from autotune.autotune_runtime.torch_convolution import activated
 from autotune.autotune_runtime.torch_layers import read_network
 
@@ -73,7 +73,8 @@ def test_a_word_is_that_of_an_epilogue(activation: Activation) -> None:
     torch.testing.assert_close(torch.tensor([activation(v) for v in y.tolist()], dtype=torch.float64), module(y))
     for residual in (False, True):
         name = epilogue_name(residual=residual, activation=activation.word)
-        assert all(name in interface.words["epilogue"] for interface in CONV_INTERFACES)
+        for operation in ("conv2d", "conv", "conv_transpose"):
+            assert name in BY_NAME[operation].words["epilogue"]
         assert activation_of(name) == activation.word
 
 
