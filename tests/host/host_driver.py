@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
-from autotune.devices.host_compile import DRIVER_NAME
+from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME
 from autotune.exporting.build import Built
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Array = npt.NDArray[np.float32]
+IMPORTED = ["tests.exports", "tests.torch_backends", "tests.torch_training"]
+"""What the processes share, imported once: PyTorch and its compiler take 5 s. Those of PyTorch are left out without
+it."""
 
 
 class OnHostDriver:
@@ -38,13 +42,19 @@ class OnHostDriver:
 @contextmanager
 def host_driver(built: Built) -> Iterator[OnHostDriver]:
     """The process for a library that was built for the host."""
-    pool = ProcessPoolExecutor(1, get_context("spawn"), make_context_current)
-    with pool:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in built.environment.items():
-                patch.setenv(name, value)
-            pool.submit(int).result(timeout=120)  # starts it, with the environment of now
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    environment = {**os.environ, **built.environment}
+    with ProcessPoolExecutor(1, context, _begin, (environment, built.folder)) as pool:
         yield OnHostDriver(pool, str(built.library))
+
+
+def _begin(environment: Mapping[str, str], folder: Path) -> None:
+    """Load the host device's driver under the name that the exported library asks for."""
+    os.environ.update(environment)
+    for name in (RUNTIME_NAME, DRIVER_NAME):
+        ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
+    make_context_current()
 
 
 def make_context_current() -> None:
