@@ -6,9 +6,9 @@
 
 A recorded config costs one evaluation when it is first proposed, even if it failed. Repeats, and configs that the
 recording lacks, are free. Each budget is a separate run, because some strategies depend on it. If a strategy ends
-before its budget, its best result counts, also if it ends with an error: greedy_ils has one where a config has no
-neighbour. brute_force has no limit, so only its first evaluations count. pyatf_strategies needs `pip install pyatf`,
-whose version 0.0.13 does not take the fourth argument that Kernel Tuner 1.5.0 gives.
+before its budget, its best result counts, also if it ends with an error of ERRORS. brute_force has no limit, so only
+its first evaluations count. pyatf_strategies needs `pip install pyatf`, whose version 0.0.13 does not take the fourth
+argument that Kernel Tuner 1.5.0 gives, and skopt `pip install scikit-optimize`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ STRATEGIES = (
     "pso",
     "random_sample",
 )
+ERRORS = {
+    "greedy_ils": (TypeError,),  # where a config has no neighbour
+    "skopt": (ValueError,),  # "pvals contains NaNs" after failed configs
+}
 
 
 class Simulation:
@@ -86,7 +90,7 @@ class Simulation:
             budget=util.TuningBudget(None, space.size if strategy == "brute_force" else evaluations),
         )
         started = time.perf_counter()
-        with suppress(*((TypeError,) if strategy == "greedy_ils" else ())):
+        with suppress(*ERRORS.get(strategy, ())):
             strategy_map[strategy].tune(space, runner, options)
         each_s = (time.perf_counter() - started) / max(1, len(order))
         configs = tuple(self.configs[key] for key in [*order][:evaluations])
