@@ -19,6 +19,8 @@ KINDS: Mapping[str, str] = {
     "gate": "gate",
 }
 """The kind of an operation's layers."""
+PLAIN = tuple(operation for operation, kind in KINDS.items() if kind != "convolution")
+"""The operations whose layers have no filters."""
 LINEAR = "linear layer"
 """The kind of a convolution that is a linear layer of rows [..., C], the pixels of channels-last images."""
 

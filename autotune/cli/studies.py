@@ -13,6 +13,7 @@ import click
 
 from autotune.api.study_names import stored_studies
 from autotune.atomic_write import check_writable, write_whole
+from autotune.autotune_runtime.network_layers import PLAIN
 from autotune.cli.options import DATABASE, numbers_of
 from autotune.cli.output import note
 from autotune.cli.progress import stages
@@ -104,7 +105,7 @@ LARGEST = 2**31 - 1
 )
 @click.option(
     "--op",
-    type=click.Choice(["conv2d", "gemm", "norm", "concat", "max_pool2d", "avg_pool2d", "pixel_mean", "gate"]),
+    type=click.Choice(["conv2d", "gemm", *PLAIN]),
     default="conv2d",
     help="The operation to import. Default: conv2d.",
 )

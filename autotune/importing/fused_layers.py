@@ -15,7 +15,7 @@ from autotune.autotune_runtime.fusion import (
     fuse,
     product_epilogue,
 )
-from autotune.autotune_runtime.network_layers import KINDS, LINEAR, Layer
+from autotune.autotune_runtime.network_layers import KINDS, LINEAR, PLAIN, Layer
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.family.space import BoundTemplate
@@ -27,7 +27,7 @@ from autotune.problem import Problem, make_problem
 OPERATIONS = {
     "conv2d": "convolutions",
     "gemm": "matrix products",
-    **{op: f"{KINDS[op]}s" for op in ("norm", "concat", "max_pool2d", "avg_pool2d", "pixel_mean", "gate")},
+    **{op: f"{KINDS[op]}s" for op in PLAIN},
 }
 """The operation of a study to the operators that it covers in a network."""
 
