@@ -76,10 +76,10 @@ __device__ __forceinline__ float gelu(float value) {
     return fmaf(-size, tail * t * power_of_2(size * size * -0.721347520f), relu(value));
 }
 
-// What is added to an accumulator, and what the sum goes through.
-template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float)>
+// What is added to an accumulator, and what the sum goes through. With MASKED, outputs are 0 where a tensor of y's shape is not above 0.
+template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float), bool MASKED = false>
 struct Epilogue {
-    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL;
+    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL, HAS_MASK = MASKED;
     __device__ static __forceinline__ float activate(float value) { return ACTIVATION(value); }
 };
 

@@ -48,7 +48,7 @@ struct Boxes4d : ByColumns {
 template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0, int FOLD = 128 / static_cast<int>(sizeof(T))>
 struct CollectiveEpilogue {
     static constexpr int BOX_CHANNELS = FOLD, BOXES = 64 / BOX_CHANNELS, BOX_BYTES = COLUMNS * BOX_CHANNELS * static_cast<int>(sizeof(T));
-    static constexpr int STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int STAGE_BYTES = (EPILOGUE::HAS_MASK ? 2 : 1) * BOXES * BOX_BYTES;  // a mask lies behind the outputs
     static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
     static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
@@ -88,17 +88,22 @@ struct CollectiveEpilogue {
     }
 
     // A residual, of which TMA brings RESIDUAL_BYTES, lies where the outputs will that it is added to; `full` says of a stage that it has come.
-    // Loads that of the i-th of all subtiles.
-    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
-                                                        int column, int row, int image) {
+    // Loads that of the i-th of all subtiles, and its mask if there is one.
+    template <class... Mask>
+    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, int i, int stage, int channel, int column, int row,
+                                                        int image, const TensorMap& map, const Mask&... mask) {
         const int further = i % SUBTILES * COLUMNS;
-        barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
+        barrier_arrive_expect(full + stage, RESIDUAL_BYTES * (1 + static_cast<int>(sizeof...(mask))));
+        unsigned char* to = stages + stage * STAGE_BYTES;
+        const auto load_boxes = [&](const TensorMap& from) {
 #pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
-                        row + Boxes::rows(further), image);
-        }
+            for (int box = 0; box < BOXES; ++box, to += BOX_BYTES) {
+                Boxes::load(to, from, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
+                            row + Boxes::rows(further), image);
+            }
+        };
+        load_boxes(map);
+        (load_boxes(mask), ...);
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.
     template <class Load>

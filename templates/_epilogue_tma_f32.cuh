@@ -4,7 +4,7 @@
 
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them as two boxes, each a pixel's 32
 // channels in a row, swizzled. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth
-// after it. Where the epilogue adds a residual, it lies where the outputs will.
+// after it. Where the epilogue adds a residual, it lies where the outputs will, and a mask behind them.
 template <typename T, class EPILOGUE, int PIXELS, int BOX_CHANNELS = 32, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
@@ -31,6 +31,10 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
                 output = finish<EPILOGUE>(accumulator, bias[i / 2], z[i]);
             } else {
                 output = finish<EPILOGUE>(accumulator, bias[i / 2]);
+            }
+            if constexpr (EPILOGUE::HAS_MASK) {
+                constexpr int MASK = 64 * PIXELS * static_cast<int>(sizeof(T));  // bytes from an output to its mask
+                if (!(*reinterpret_cast<const float*>(words[i] + tile * (8 * 128) + MASK) > 0.0f)) output = 0.0f;
             }
             store_staged(reinterpret_cast<float*>(words[i] + tile * (8 * 128)), output);
         }

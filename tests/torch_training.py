@@ -55,6 +55,26 @@ def pair() -> nn.Sequential:
     return network.to(memory_format=torch.channels_last)
 
 
+class Residual(nn.Module):
+    """A convolution that reads the output of a ReLU, as an addition does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm1 = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.branch, self.norm2 = nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.norm1(self.first(x)))
+        return self.fc(functional.relu(self.norm2(self.branch(y)) + y).mean((2, 3)))
+
+
+def residual() -> Residual:
+    """The network, the same in each call."""
+    torch.manual_seed(3)
+    return Residual().to(memory_format=torch.channels_last)
+
+
 def batch(step: int = 0, n: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
     """Images and their classes, which can be learnt."""
     generator = torch.Generator().manual_seed(step)
@@ -224,6 +244,24 @@ def of_pair(library: str) -> tuple[Rows, float, float]:
     functional.cross_entropy(double(x.double()), classes).backward()
     expected = {name: each.grad for name, each in double.named_parameters()}
     return rows, apart(gradients(made), expected), apart(gradients(network, run), expected)
+
+
+def masked(library: str, how: str) -> tuple[list[tuple[str, str]], float]:
+    """The epilogues of the kernels of data gradients, and the difference of gradients from float64."""
+    torch.compiler.reset()
+    network, double = residual(), residual().double()
+    if how == "frozen":
+        for each in (network, double):
+            each.branch.weight.requires_grad_(requires_grad=False)
+    options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "rest": "aot_eager", "training": True}
+    with logged() as lines:
+        found = gradients(network, torch.compile(network, backend=autotune, options=options, fullgraph=True))
+    x, classes = batch()
+    functional.cross_entropy(double(x.double()), classes).backward()
+    rows = [line.split() for line in lines if "data gradient" in line and "tested" in line]
+    epilogues = [(row[0], row[5]) for row in rows]
+    expected = {name: each.grad for name, each in double.named_parameters() if each.grad is not None}
+    return epilogues, apart(found, expected)
 
 
 def under_autocast(library: str) -> tuple[list[bool], set[torch.dtype], float, float]:

@@ -168,7 +168,7 @@ class Problem(_OfConvolution):
     @property
     def has_residual(self) -> bool:
         """Whether a pass adds an array z of y's shape."""
-        return self.epilogue.startswith("bias_add")
+        return self.epilogue.startswith(("bias_add", "add_masked"))
 
     @property
     def activation(self) -> str:
@@ -199,9 +199,9 @@ class FilterGradient(_OfConvolution):
         return {**sizes_of_x, "k": of.k, **self.arguments, "dtype": of.dtype}
 
 
-def data_gradient(geometry: Geometry) -> Problem:
+def data_gradient(geometry: Geometry, epilogue: str = "none") -> Problem:
     """The transposed convolution that computes the gradient of a convolution's input."""
-    return Problem(replace(geometry, x=geometry.y, y=geometry.x, transposed=True))
+    return Problem(replace(geometry, x=geometry.y, y=geometry.x, transposed=True), epilogue)
 
 
 def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
@@ -219,7 +219,10 @@ def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
 
 def activation_of(epilogue: str) -> str:
     """The activation of an epilogue, such as relu; empty if there is none."""
-    return epilogue.removeprefix("none").removeprefix("bias").removeprefix("_add").removeprefix("_")
+    for terms in ("none", "bias_add", "bias", "add_masked"):
+        if epilogue.startswith(terms):
+            return epilogue.removeprefix(terms).removeprefix("_")
+    return epilogue
 
 
 def prologue_activation(prologue: str) -> str:

@@ -70,11 +70,12 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators, in the layout of a kernel."""
-    arguments, z = dict(call.arguments), tensors.get("z")
+    arguments, z, mask = dict(call.arguments), tensors.get("z"), tensors.get("mask")
     cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
     x = prepared(tensors["x"], cache, scale, shift, str(arguments.get("prologue", "")))
     y = convolved(x, tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
+    y = y if mask is None else torch.where(mask > 0, y, 0)
     return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
 
 

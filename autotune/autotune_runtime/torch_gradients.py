@@ -78,6 +78,12 @@ class TrainedLayer:
         memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
         return cls(problem.operation, problem.arguments, x, STORED[problem.dtype], memory_format, parts.text)
 
+    @property
+    def masked(self) -> bool:
+        """Whether the kernel of its data gradient adds another gradient and masks the sum."""
+        data = _parts_of(self.parts).data
+        return bool(data) and dict(call_of(data).arguments)["epilogue"] != "none"
+
 
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call of FILTERS by PyTorch's operators, in the layout of a kernel."""
@@ -103,8 +109,8 @@ def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int
     return torch_arguments(rank, operation, dict(arguments))
 
 
-CHANGING = Operator(BY_NAME["conv2d"], "changing_convolution", by_pytorch, prepares=False)
-"""`CONVOLUTION` with filters that may be others in each call; the data gradient is a transposed convolution."""
+CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
+"""Convolutions whose filters may be others in each call. The data gradient is a transposed one, which may be masked."""
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
@@ -123,11 +129,14 @@ class _Context(Protocol):
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
 
-def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer) -> Tensor:
+def trained_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer, run: Callable[..., object] | None = None
+) -> Tensor:
     """A convolution whose gradients kernels compute, in autocast's dtype if autocast is enabled.
 
     Images of another size or dtype than the layer's are left to PyTorch. Filters are stored in the kernels' dtype and
-    layout here, once for output and data gradient: nothing is copied of channels-last filters of that dtype.
+    layout here, once for output and data gradient: nothing is copied of channels-last filters of that dtype. `run` is
+    TRAINED in a graph that is compiled, or `forked`.
     """
     device_type = x.device.type
     if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
@@ -137,7 +146,7 @@ def trained_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: T
     stored = weight.detach()
     if weight.dtype != layer.dtype or not weight.is_contiguous(memory_format=layer.memory_format):
         stored = stored.to(x.dtype).contiguous(memory_format=layer.memory_format)
-    run = TRAINED if torch.compiler.is_dynamo_compiling() else _Trained.apply
+    run = run or (TRAINED if torch.compiler.is_dynamo_compiling() else _Trained.apply)
     return cast("Tensor", run(x, weight, stored, bias, layer.parts))
 
 
@@ -154,22 +163,28 @@ def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> T
     if not parts.output:
         return torch.convolution(x, stored, bias, *_of_torch(x.dim(), parts.operation, parts.arguments))
     if bias is None or dict(call_of(parts.output).arguments)["epilogue"] != "none":
-        return _run(CHANGING, parts.output, x, stored, bias, None)
-    made = _run(CHANGING, parts.output, x, stored, None, None)
+        return _run(CHANGING, parts.output, x, stored, bias, None, None)
+    made = _run(CHANGING, parts.output, x, stored, None, None, None)
     return made.add_(bias.view(-1, *(1,) * (x.dim() - 2)))
 
 
 def gradients_of(
-    dy: Tensor, x: Tensor | Sequence[int], stored: Tensor | Sequence[int], parts: Parts
+    dy: Tensor,
+    x: Tensor | Sequence[int],
+    stored: Tensor | Sequence[int],
+    parts: Parts,
+    z: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The data gradient [N, C, ...], unless of the filters only the shape is given; the filter gradient, perhaps in
-    float32, unless of the images only the shape is given.
+    float32, unless of the images only the shape is given. The kernel of a masked data gradient adds z, which has the
+    gradient of the other readers of x, and masks the sum.
     """
     dx: Tensor | None = None
     dw: Tensor | None = None
     wants_data, wants_filters = isinstance(stored, Tensor), isinstance(x, Tensor)
     if isinstance(stored, Tensor) and parts.data:
-        dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, None), False
+        dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, z, mask), False
     if isinstance(x, Tensor) and parts.filters:
         dw, wants_filters = _run(FILTERS, parts.filters, x, dy), False
     if wants_data or wants_filters:
@@ -234,21 +249,53 @@ class _Trained(torch.autograd.Function):
         return _backward(ctx, dy)
 
 
+class _Forked(torch.autograd.Function):
+    """The operator, and its images for their other readers: the sum of all gradients is masked as by a ReLU."""
+
+    @staticmethod
+    def forward(
+        ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str
+    ) -> tuple[Tensor, Tensor]:
+        output = TRAINED(x, weight, stored, bias, parts)
+        _save(ctx, (x, weight, stored, bias, parts), output)
+        return output, x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: _Context, dy: Tensor, z: Tensor) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, dy, functools.partial(_by_operator, z=z, mask=ctx.saved_tensors[0]))
+
+
+forked = _Forked.apply
+
+
 def _by_operator(
-    dy: Tensor, x: Tensor | torch.Size, stored: Tensor | torch.Size, parts: Parts
+    dy: Tensor,
+    x: Tensor | torch.Size,
+    stored: Tensor | torch.Size,
+    parts: Parts,
+    z: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """`gradients_of` as one operator of a compiled graph. Inductor would store dy for each of two operators."""
     images, filters = (each if isinstance(each, Tensor) else None for each in (x, stored))
     shapes = (each.shape if isinstance(each, Tensor) else each for each in (x, stored))
-    dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text)
+    dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text, z, mask)
     return None if filters is None else dx, None if images is None else dw
 
 
 def _gradients(
-    dy: Tensor, x: Tensor | None, stored: Tensor | None, x_shape: Sequence[int], w_shape: Sequence[int], parts: str
+    dy: Tensor,
+    x: Tensor | None,
+    stored: Tensor | None,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    parts: str,
+    z: Tensor | None,
+    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The operator; an empty tensor in place of a gradient that is not wanted."""
-    made = gradients_of(dy, x_shape if x is None else x, w_shape if stored is None else stored, _parts_of(parts))
+    images, filters = x_shape if x is None else x, w_shape if stored is None else stored
+    made = gradients_of(dy, images, filters, _parts_of(parts), z, mask)
     dx, dw = (dy.new_empty(0) if each is None else each for each in made)
     return dx, dw
 
@@ -270,7 +317,8 @@ TRAINED = _define(
 )
 _GRADIENTS = _define(
     "trained_gradients",
-    "(Tensor dy, Tensor? x, Tensor? stored, SymInt[] x_shape, SymInt[] w_shape, str parts) -> (Tensor, Tensor)",
+    "(Tensor dy, Tensor? x, Tensor? stored, SymInt[] x_shape, SymInt[] w_shape, str parts, Tensor? z, Tensor? mask)"
+    " -> (Tensor, Tensor)",
     _gradients,
 )
 _backward_of_operator = functools.partial(_backward, run=_by_operator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,16 +22,19 @@ from .torch_benchmark import BRIEF, THOROUGH, WRONG, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call
 from .torch_capture import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
-from .torch_gradients import CHANGING, Parts, TrainedLayer, gradients_of, output_of, trained_convolution
+from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
+from .torch_gradients import TRAINED as OPERATOR
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
-from .torch_training_norms import rewrite_norms
+from .torch_training_norms import mask_gradient, masks_others, rewrite_norms
 from .torch_training_pools import rewrite_pools
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
 PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradient"}
 """The parts of a convolution in training, by the names of the calls in Parts."""
+MASKED = "add_masked"
+"""The epilogue of a masked data gradient."""
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
@@ -48,6 +52,8 @@ class Site:
     """the parts that the network computes"""
     weight_dtype: torch.dtype
     device: torch.device
+    masked: bool = False
+    """a kernel may add its data gradient to that of other readers of its input, the output of a ReLU, and mask it"""
 
     @property
     def problems(self) -> dict[str, tuple[Problem | FilterGradient, ...]]:
@@ -55,7 +61,8 @@ class Site:
         of = self.problem.geometry
         with_bias = (replace(self.problem, epilogue="bias"),) * self.has_bias
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
-        found |= {"data": (data_gradient(of),)} if "data" in self.wants else {}
+        masked = (data_gradient(of, MASKED),) * self.masked
+        found |= {"data": (*masked, data_gradient(of))} if "data" in self.wants else {}
         stored = len(of.x) in LAST  # PyTorch stores no other tensors channels-last
         found |= {"filters": (FilterGradient(of),)} if "filters" in self.wants and stored else {}
         return found
@@ -160,14 +167,16 @@ class _TrainedCall(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The output."""
-        return trained_convolution(x, weight, bias, self.layer)
+        """The output; of a masked layer also x, for its other readers."""
+        return trained_convolution(x, weight, bias, self.layer, forked if self.layer.masked else OPERATOR)
 
 
 def train_graph(
     graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> TrainingReport:
     """Let kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
+    rewrite_norms(graph)
+    rewrite_pools(graph)
     found: list[tuple[fx.Node, Site]] = []
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in _CONVOLUTIONS:
@@ -177,7 +186,7 @@ def train_graph(
             name = label(tensors[1]).removesuffix(".weight") or node.name
             site = _site(name, values, {name: given.get(name, default) for name, default in _DEFAULTS.items()})
             if site is not None:
-                found.append((node, site))
+                found.append((node, replace(site, masked=_may_mask(site, node, values[0]))))
     layers, report = _judged([site for _, site in found], libraries, started, margin)
     for (node, _), layer in zip(found, layers, strict=True):
         if layer is not None:
@@ -186,12 +195,28 @@ def train_graph(
             graph.add_submodule(name, _TrainedCall(layer))
             with graph.graph.inserting_before(node):
                 made = graph.graph.call_module(name, tensors)
-            made.meta = dict(node.meta)
+                if layer.masked:
+                    made = _forked(node, made)
             node.replace_all_uses_with(made)
             graph.graph.erase_node(node)
-    rewrite_norms(graph)
-    rewrite_pools(graph)
+    graph.recompile()
     return report
+
+
+def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
+    """The output of a fork in place of a convolution, whose input the other readers of it get from the fork."""
+    x = _given(node)["input"]
+    assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
+    made, others = (node.graph.call_function(operator.getitem, (fork, at)) for at in (0, 1))
+    x.replace_all_uses_with(others, lambda user: user not in (fork, node))
+    mask_gradient(x)
+    return made
+
+
+def _may_mask(site: Site, node: fx.Node, x: Tensor) -> bool:
+    """Whether a kernel may mask the sum of all gradients of a convolution's input."""
+    as_computed = x.dtype == STORED.get(site.problem.dtype) and all(isinstance(size, int) for size in x.shape[1:])
+    return as_computed and len(site.wants) == len(PARTS) - 1 and masks_others(_given(node)["input"], node)
 
 
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
@@ -285,6 +310,8 @@ class _Tensors:
     stored: Tensor
     bias: Tensor | None
     dy: Tensor
+    masked: tuple[Tensor, ...]
+    """the gradient of other readers of x, already masked, and the mask, if the data gradient is masked"""
 
 
 class _Judge:
@@ -311,37 +338,43 @@ class _Judge:
         call = Call(path, arguments, torch_shapes=True, or_pytorch=True).text
         key = repr((part, problem, site.has_bias, site.weight_dtype))
         if key not in self._times:
-            self._times[key] = _race(site, part, call, runtime, self._effort)
+            draw = partial(_tensors, site, masked=problem.epilogue == MASKED)
+            self._times[key] = _race(site, part, call, draw, runtime, self._effort)
         row = Row(name, problem, kernel, None, None, swapped=False, why="")
         row = with_times(row, self._times[key], self._margin)
         return row, call if row.swapped else ""
 
 
-def _race(site: Site, part: str, call: str, runtime: Runtime, effort: Effort) -> Times | None:
+def _race(
+    site: Site, part: str, call: str, draw: Callable[[], _Tensors], runtime: Runtime, effort: Effort
+) -> Times | None:
     """Time the kernel and PyTorch's operator for a part; None if they disagree."""
-    first, plain = _tensors(site), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
+    first, plain = draw(), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
 
     def run(tensors: _Tensors, parts: Parts) -> Tensor:
         if part == "output":
             return output_of(tensors.x, tensors.stored, tensors.bias, parts)
         x = tensors.x if part == "filters" else tensors.x.shape
         stored = tensors.stored if part == "data" else tensors.stored.shape
-        dx, dw = gradients_of(tensors.dy, x, stored, parts)
+        dx, dw = gradients_of(tensors.dy, x, stored, parts, *(tensors.masked if parts.data else ()))
         made = dx if dw is None else dw.to(site.weight_dtype)
         assert made is not None  # noqa: S101 - one of them is wanted
-        return made
+        if not tensors.masked or parts.data:
+            return made
+        z, mask = tensors.masked
+        return torch.addcmul(z, made, mask)  # with the reads and writes of the kernel that Inductor would write
 
     tuned: Callable[[_Tensors], Tensor] = partial(run, parts=plain.with_call(part, call))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)
     expected = theirs(first).float()
     if not (tuned(first).float() - expected).abs().max() <= WRONG * expected.abs().max():
         return None
-    each_bytes = first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
+    each_bytes = (1 + len(first.masked)) * first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
     contenders = {"tuned": tuned, f"PyTorch's {PARTS[part]}": theirs}
-    return timed(contenders, first, partial(_tensors, site), each_bytes, site.device, runtime, effort)
+    return timed(contenders, first, draw, each_bytes, site.device, runtime, effort)
 
 
-def _tensors(site: Site) -> _Tensors:
+def _tensors(site: Site, *, masked: bool) -> _Tensors:
     of, dtype = site.problem.geometry, STORED[site.problem.dtype]
 
     def noise(shape: tuple[int | None, ...]) -> Tensor:
@@ -349,4 +382,6 @@ def _tensors(site: Site) -> _Tensors:
         return torch.empty(shape, dtype=dtype, device=site.device, memory_format=memory_format).normal_()
 
     bias = torch.zeros(of.k, dtype=dtype, device=site.device) if site.has_bias else None
-    return _Tensors(noise(of.x), noise(of.w), bias, noise(of.y))
+    mask = noise(of.x).sign_().relu_() if masked else None
+    others = () if mask is None else (noise(of.x).mul_(mask), mask)
+    return _Tensors(noise(of.x), noise(of.w), bias, noise(of.y), others)

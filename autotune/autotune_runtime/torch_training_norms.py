@@ -69,6 +69,16 @@ def _counts(node: fx.Node) -> bool:
     return node.meta["example_value"].dim() == 0
 
 
+def masks_others(x: fx.Node, node: fx.Node) -> bool:
+    """Whether x is a batch norm with a ReLU, and `node` the first of several nodes that read it."""
+    return x.target is normalized and x.args[-1] is True and len(x.users) > 1 and node is next(iter(x.users))
+
+
+def mask_gradient(x: fx.Node) -> None:
+    """Say of a batch norm that its gradient is masked."""
+    x.args = (*x.args, True)
+
+
 def _only_user(node: fx.Node) -> fx.Node | None:
     """The node that reads the output of another one, if no other does."""
     return next(iter(node.users)) if len(node.users) == 1 else None
@@ -101,14 +111,18 @@ def normalized(
     eps: float,
     residual: Tensor | None,
     relu: bool,  # noqa: FBT001 - an argument of a graph's node
+    masked: bool = False,  # noqa: FBT001, FBT002 - the same
 ) -> Tensor:
-    """A batch norm in training; with a residual, which is added to it, and a ReLU, if they are given."""
+    """A batch norm in training; with a residual, which is added to it, and a ReLU, if they are given.
+
+    Its gradient is `masked` if it is 0 where the ReLU's output is.
+    """
     count = x.numel() // x.shape[1]
     with torch.no_grad():
         var, mean = torch.var_mean(_exact(x), _but_channels(x), correction=0)
         running_mean.copy_(mean * momentum + running_mean * (1 - momentum))
         running_var.copy_(var * (momentum * count / (count - 1)) + running_var * (1 - momentum))
-    y: Tensor = _Normalized.apply(x, residual, weight, bias, mean, torch.rsqrt(var + eps), relu)
+    y: Tensor = _Normalized.apply(x, residual, weight, bias, mean, torch.rsqrt(var + eps), relu, masked)
     return y
 
 
@@ -118,6 +132,7 @@ class _Context(Protocol):
     saved_tensors: tuple[Tensor, ...]
     relu: bool
     adds: bool
+    masked: bool
 
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
@@ -135,6 +150,7 @@ class _Normalized(torch.autograd.Function):
         mean: Tensor,
         inverse: Tensor,
         relu: bool,  # noqa: FBT001 - PyTorch passes no names
+        masked: bool,  # noqa: FBT001 - the same
     ) -> Tensor:
         scale = weight * inverse
         shift = bias - mean * scale
@@ -143,14 +159,16 @@ class _Normalized(torch.autograd.Function):
             y = y + residual
         y = (torch.relu(y) if relu else y).to(x.dtype)
         ctx.save_for_backward(x, y, weight, bias, mean, inverse, scale, shift)
-        ctx.relu, ctx.adds = relu, residual is not None
+        ctx.relu, ctx.adds, ctx.masked = relu, residual is not None, masked
         return y
 
     @staticmethod
     def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, mean, inverse, scale, shift = ctx.saved_tensors
         count = x.numel() // x.shape[1]
-        if ctx.adds:
+        if ctx.masked:
+            pass
+        elif ctx.adds:
             dy = stored(torch.where(y > 0, dy, 0))
         elif ctx.relu:
             dy = torch.where(_scaled(x, stored(scale), stored(shift)) > 0, stored(dy), 0)
@@ -164,9 +182,7 @@ class _Normalized(torch.autograd.Function):
             dy if ctx.adds else None,
             dweight.to(weight.dtype),
             dbias.to(bias.dtype),
-            None,
-            None,
-            None,
+            *(None,) * 4,
         )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """x, w, bias, z, cache, scale and shift in a layout, of as many dimensions as PyTorch's operator takes; of a filter
-    gradient x, w and dy.
+    gradient x, w and dy, and of a masked data gradient x, w, no bias, z and the mask.
     """
     import torch
 
@@ -36,6 +36,8 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
         return x, w, laid_out(sizes["n"], sizes["k"], "opq")
     bias = random(sizes["k"]) if problem.has("bias") else None
     z = laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
+    if problem.has("mask"):
+        return x, w, bias, z, laid_out(sizes["n"], sizes["k"], "opq")
     cache = None
     if problem.has("cache"):
         cache = random(sizes["n"], sizes["c"], sizes["cache_d"], sizes["h"], sizes["w"])
@@ -103,6 +105,7 @@ def _transposed(
     sizes: Mapping[str, int], axes: str, stride: Sequence[int], dilation: Sequence[int], activation: str
 ) -> Callable[..., torch.Tensor]:
     """PyTorch's transposed convolution with pointwise kernels."""
+    import torch
     from torch.nn import functional
 
     from autotune.autotune_runtime.torch_convolution import activated
@@ -111,11 +114,18 @@ def _transposed(
     convolution = functional.conv_transpose3d if len(axes) == 3 else functional.conv_transpose2d
     groups = sizes["groups"]
 
-    def separate(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    def separate(
+        x: torch.Tensor,
+        w: torch.Tensor,
+        bias: torch.Tensor | None,
+        z: torch.Tensor | None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         y = convolution(x, w, bias, stride, padding, output_padding, groups, dilation)
         if z is not None:
             y += z
-        return activated(y, activation)
+        y = activated(y, activation)
+        return y if mask is None else torch.where(mask > 0, y, 0)
 
     return separate
 

@@ -56,8 +56,9 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
             }
         }
     }
-    if (problem.terms != Terms::none) add(in.bias[k]);
-    if (problem.terms == Terms::bias_add) add(in.z[at]);
+    if (problem.terms == Terms::bias || problem.terms == Terms::bias_add) add(in.bias[k]);
+    if (problem.residual) add(in.z[at]);
+    if (problem.masked && !(in.mask[at] > 0.0)) return {0.0, 0.0, 0};
     const Activated output = activated(problem.activation, sum);
     return {output.value, magnitude * output.steepest, products};
 }

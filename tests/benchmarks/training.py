@@ -5,10 +5,10 @@
 NETWORK is one of torchvision's (resnet50, convnext_tiny), channels-last, in BF16 or, with --autocast, in float32 under
 autocast. A step is forward, cross entropy, backward and a fused SGD with momentum. Contenders: eager PyTorch,
 `torch.compile`, the converted network, whose kernels are chosen without tuning from an empty cache in FOLDER, and the
-converted network compiled by the backend "autotune". Times are medians of interleaved rounds. With --losses STEPS, all
-but `torch.compile` train on synthetic images of 10 classes, from the weights of five seeds. With --profile, the kernels
-of a step go to FOLDER. `--without CONTENDER` leaves one out. `--device cpu` tests the script: nothing is captured, and
-PyTorch computes everything.
+network compiled by the backend "autotune", which chooses kernels in the same way. Times are medians of interleaved
+rounds. With --losses STEPS, all but `torch.compile` train on synthetic images of 10 classes, from the weights of five
+seeds. With --profile, the kernels of a step go to FOLDER. `--without CONTENDER` leaves one out. `--device cpu` tests
+the script: nothing is captured, and PyTorch computes everything.
 """
 
 from __future__ import annotations
@@ -136,19 +136,16 @@ def contenders(arguments: argparse.Namespace) -> dict[str, Training]:
     network = network.to(dtype)
     x = torch.randn(arguments.n, 3, arguments.size, arguments.size, device=arguments.device, dtype=dtype)
     x = x.contiguous(memory_format=torch.channels_last)
-    trained = {name: copy.deepcopy(network) for name in ("eager", "torch.compile") if name not in arguments.without}
-    if {"converted", "converted, compiled"} - {*arguments.without}:
+    own_copies = ("eager", "torch.compile", "backend")
+    trained = {name: copy.deepcopy(network) for name in own_copies if name not in arguments.without}
+    if "converted" not in arguments.without:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=arguments.autocast):
-            converted, report = convert(network, x, training=True)
+            trained["converted"], report = convert(network, x, training=True)
         (arguments.folder / f"{arguments.network}-report.txt").write_text(f"{report}\n")
-        copies = ("converted", "converted, compiled")
-        trained |= {name: copy.deepcopy(converted) for name in copies if name not in arguments.without}
     rest = "aot_eager" if arguments.device == "cpu" else "inductor"
     compilers = {
         "torch.compile": functools.partial(torch.compile, backend=rest),
-        "converted, compiled": functools.partial(
-            torch.compile, backend=autotune, options={"training": True, "rest": rest}
-        ),
+        "backend": functools.partial(torch.compile, backend=autotune, options={"training": True, "rest": rest}),
     }
     return {
         name: Training(own, compilers.get(name, nn.Identity())(own), x.clone(), autocast=arguments.autocast)

@@ -213,7 +213,7 @@ conv2d_implicit_gemm_3xtf32_sm90(const __grid_constant__ TensorMap x_map, const 
     for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
         const int k = tile % TILES_M * TILE_M + group_m, pixel = tile / TILES_M * TILE_N + group_n;
         const auto load_residual = [&](int subtile, int stage) {
-            EpilogueTma::load_subtile(outputs, residuals[consumer], z_map, subtile, stage, k, pixel, 0, 0);
+            EpilogueTma::load_subtile(outputs, residuals[consumer], subtile, stage, k, pixel, 0, 0, z_map);
         };
         EpilogueTma::load(epilogue, load_residual);
         float biases[1][2] = {};

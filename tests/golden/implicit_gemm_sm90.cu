@@ -58,10 +58,10 @@ using T = __half;  // x, w, bias and y in memory
 
 __device__ __forceinline__ float identity(float value) { return value; }
 
-// What is added to an accumulator, and what the sum goes through.
-template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float)>
+// What is added to an accumulator, and what the sum goes through. With MASKED, outputs are 0 where a tensor of y's shape is not above 0.
+template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float), bool MASKED = false>
 struct Epilogue {
-    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL;
+    static constexpr bool HAS_BIAS = BIAS, HAS_RESIDUAL = RESIDUAL, HAS_MASK = MASKED;
     __device__ static __forceinline__ float activate(float value) { return ACTIVATION(value); }
 };
 
@@ -519,7 +519,7 @@ __device__ __forceinline__ float element(unsigned word, int i) {
 
 // Finishes a part of an MMA's accumulators, PIXELS columns from the eight of `first` on, and stages them: a pixel's 64 channels in a row,
 // swizzled, or as two boxes, each 32 channels a row. `warp` is the warp's number in its warpgroup; `bias` is that of its channel lane / 4, and of the eighth after it.
-// Where the epilogue adds a residual, it lies where the outputs will.
+// Where the epilogue adds a residual, it lies where the outputs will, and a mask behind them.
 template <typename T, class EPILOGUE, int PIXELS, int BOX_CHANNELS = 64, int TILES>
 __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d)[TILES][4], int first, const float (&bias)[2], int warp,
                                               int lane) {
@@ -529,9 +529,15 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
     unsigned char* const box = BOX_CHANNELS == 64 ? to : to + warp / 2 * (PIXELS * ROW_BYTES);
     const int part = BOX_CHANNELS == 64 ? warp : warp % 2;
     unsigned char* const column = box + (lane / 16 * 8 + lane % 8) * ROW_BYTES + ((part * 2 + lane / 8 % 2) ^ lane % 8 / SWIZZLED) * 16;
-    const auto word = [&](int tile, int half, unsigned z) {
+    constexpr int MASK = 64 * PIXELS * static_cast<int>(sizeof(T));  // bytes from an output to its mask
+    const auto word = [&](int tile, int half, unsigned z, unsigned mask) {
         const float* const accumulators = d[first + tile] + 2 * half;
-        if constexpr (EPILOGUE::HAS_RESIDUAL) {
+        if constexpr (EPILOGUE::HAS_MASK) {
+            const auto masked = [&](int i) {
+                return element<T>(mask, i) > 0.0f ? finish<EPILOGUE>(accumulators[i], bias[half], element<T>(z, i)) : 0.0f;
+            };
+            return pack<T>(masked(0), masked(1));
+        } else if constexpr (EPILOGUE::HAS_RESIDUAL) {
             return pack<T>(finish<EPILOGUE>(accumulators[0], bias[half], element<T>(z, 0)),
                            finish<EPILOGUE>(accumulators[1], bias[half], element<T>(z, 1)));
         } else {
@@ -540,17 +546,20 @@ __device__ __forceinline__ void stage_outputs(unsigned char* to, const float (&d
     };
 #pragma unroll
     for (int tile = 0; tile < PIXELS / 16 * 2; tile += 2) {
-        unsigned z[4] = {};
+        unsigned z[4] = {}, mask[4] = {};
         if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, column + tile * (8 * ROW_BYTES));
-        store_matrices_trans(column + tile * (8 * ROW_BYTES), {word(tile, 0, z[0]), word(tile, 1, z[1]), word(tile + 1, 0, z[2]), word(tile + 1, 1, z[3])});
+        if constexpr (EPILOGUE::HAS_MASK) load_matrices_trans(mask, column + tile * (8 * ROW_BYTES) + MASK);
+        store_matrices_trans(column + tile * (8 * ROW_BYTES), {word(tile, 0, z[0], mask[0]), word(tile, 1, z[1], mask[1]),
+                                                               word(tile + 1, 0, z[2], mask[2]), word(tile + 1, 1, z[3], mask[3])});
     }
     if constexpr (PIXELS % 16 > 0) {
         constexpr int LAST = PIXELS / 8 - 1;
         // Lanes of the first two matrices give the addresses.
         unsigned char* const last = box + (LAST * 8 + lane % 8) * ROW_BYTES + ((part * 2 + lane / 8 % 2) ^ lane % 8 / SWIZZLED) * 16;
-        unsigned z[2] = {};
+        unsigned z[2] = {}, mask[2] = {};
         if constexpr (EPILOGUE::HAS_RESIDUAL) load_matrices_trans(z, last);
-        store_matrices_trans(last, {word(LAST, 0, z[0]), word(LAST, 1, z[1])});
+        if constexpr (EPILOGUE::HAS_MASK) load_matrices_trans(mask, last + MASK);
+        store_matrices_trans(last, {word(LAST, 0, z[0], mask[0]), word(LAST, 1, z[1], mask[1])});
     }
 }
 
@@ -595,7 +604,7 @@ struct Boxes2d : ByColumns {
 template <typename T, class EPILOGUE, class Boxes, int BLOCKS, int SUBTILES, int COLUMNS, int STAGES, int RESIDUAL_BYTES = 0, int FOLD = 128 / static_cast<int>(sizeof(T))>
 struct CollectiveEpilogue {
     static constexpr int BOX_CHANNELS = FOLD, BOXES = 64 / BOX_CHANNELS, BOX_BYTES = COLUMNS * BOX_CHANNELS * static_cast<int>(sizeof(T));
-    static constexpr int STAGE_BYTES = BOXES * BOX_BYTES;
+    static constexpr int STAGE_BYTES = (EPILOGUE::HAS_MASK ? 2 : 1) * BOXES * BOX_BYTES;  // a mask lies behind the outputs
     static_assert(STAGES == 1 || STAGES == 2, "outputs have one or two epilogue stages");
     static_assert(COLUMNS % 8 == 0, "a subtile is a multiple of 8 columns, as an MMA's accumulators are");
 
@@ -635,17 +644,22 @@ struct CollectiveEpilogue {
     }
 
     // A residual, of which TMA brings RESIDUAL_BYTES, lies where the outputs will that it is added to; `full` says of a stage that it has come.
-    // Loads that of the i-th of all subtiles.
-    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, const TensorMap& map, int i, int stage, int channel,
-                                                        int column, int row, int image) {
+    // Loads that of the i-th of all subtiles, and its mask if there is one.
+    template <class... Mask>
+    __device__ __forceinline__ static void load_subtile(unsigned char* stages, Barrier* full, int i, int stage, int channel, int column, int row,
+                                                        int image, const TensorMap& map, const Mask&... mask) {
         const int further = i % SUBTILES * COLUMNS;
-        barrier_arrive_expect(full + stage, RESIDUAL_BYTES);
+        barrier_arrive_expect(full + stage, RESIDUAL_BYTES * (1 + static_cast<int>(sizeof...(mask))));
+        unsigned char* to = stages + stage * STAGE_BYTES;
+        const auto load_boxes = [&](const TensorMap& from) {
 #pragma unroll
-        for (int box = 0; box < BOXES; ++box) {
-            unsigned char* const to = stages + stage * STAGE_BYTES + box * BOX_BYTES;
-            Boxes::load(to, map, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
-                        row + Boxes::rows(further), image);
-        }
+            for (int box = 0; box < BOXES; ++box, to += BOX_BYTES) {
+                Boxes::load(to, from, full + stage, channel + i / SUBTILES * 64 + box * BOX_CHANNELS, column + Boxes::columns(further),
+                            row + Boxes::rows(further), image);
+            }
+        };
+        load_boxes(map);
+        (load_boxes(mask), ...);
     }
     // Starts to load a tile's residual, of as many subtiles as there are stages.
     template <class Load>

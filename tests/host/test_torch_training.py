@@ -54,10 +54,12 @@ DEPTHWISE = {
 def listed() -> list[Problem]:
     """The problems that import-model --training lists, and the same in bfloat16."""
     problems = []
-    for made in (training.small(), training.pair()):
+    for made in (training.residual(), training.small(), training.pair()):
         network = made.eval().to(memory_format=torch.contiguous_format)
         graph = read_archive(archive_of(network, [(4, 3, 8, 8)]), "small", (), None, None, "nhwc")
         problems += [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
+    masked = next(each for each in problems if each.operation.name == "conv_transpose" and each.values["r"] == 1)
+    problems.append(make_problem(masked.operation, {**masked.values, "epilogue": "add_masked"}))
     return problems + [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in problems]
 
 
@@ -162,6 +164,15 @@ def test_it_compiles_without_graph_breaks(on_cpu: OnHostDriver) -> None:
     assert converted < TF32
     assert lines[-1] == "tuned kernels compute 3 of 3 outputs, 3 of 3 filter gradients, 2 of 2 data gradients"
     assert by_backend < TF32
+
+
+@pytest.mark.parametrize(("how", "epilogue"), [("trained", "add_masked"), ("frozen", "none")])
+def test_the_gradients_of_all_readers_of_a_relu_are_added_and_masked(
+    how: str, epilogue: str, on_cpu: OnHostDriver
+) -> None:
+    epilogues, difference = on_cpu(training.masked, how)
+    assert epilogues == [("branch,", epilogue)]
+    assert difference < TF32
 
 
 def test_under_autocast_kernels_compute_in_its_dtype(on_cpu: OnHostDriver) -> None:

@@ -1,0 +1,59 @@
+"""conv_transpose whose outputs are 0 under a mask, after the addition of a residual: data gradients through a ReLU."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.space import BoundTemplate
+from autotune.problem import Problem, make_problem
+from tests.problems import CONV_TRANSPOSE
+
+from .shipped_families import H200, default_of, family, refuses_changed, verify
+
+DIRECT, SM90 = "conv_transpose_direct", "conv_transpose_implicit_gemm_sm90"
+BASE: dict[str, int | str] = {
+    "tile_m": 64,
+    "tile_n": 64,
+    "schedule": "cooperative",
+    "window_rows": 0,
+    "folded": 1,
+    "epilogue_subtiles": 1,
+}
+POINTWISE: dict[str, int | str] = {"n": 3, "c": 64, "h": 7, "w": 9, "k": 136, "r": 1, "s": 1, "dtype": "bf16"}
+PADDED = {**POINTWISE, "c": 24, "k": 72, "r": 3, "s": 3, "padding_h": 1, "padding_w": 1}
+
+
+def problem(sizes: dict[str, int | str], **changes: int | str) -> Problem:
+    """A masked data gradient, channels-last."""
+    return make_problem(CONV_TRANSPOSE, {**sizes, "layout": "nhwc", "epilogue": "add_masked", **changes})
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize(
+    ("name", "masked", "values"),
+    [
+        (DIRECT, problem(PADDED, dtype="f32", layout="nchw", stride_h=2, stride_w=2), {}),
+        (SM90, problem(POINTWISE), {"schedule": "pingpong", "tile_n": 72}),
+        (SM90, problem(POINTWISE, epilogue="add_masked_relu"), {"tile_m": 128, "tile_n": 96, "epilogue_subtiles": 3}),
+        (SM90, problem(POINTWISE, dtype="f32"), {"schedule": "pingpong", "epilogue_subtiles": 2}),
+        (SM90, problem(PADDED), {"tile_m": 128, "tile_n": 40, "window_rows": 4}),
+    ],
+)
+def test_masked_outputs_are_zero(
+    name: str, masked: Problem, values: dict[str, int | str], checked: DeviceEvaluator
+) -> None:
+    default = default_of(name, masked)
+    assert default is not None
+    verify(name, masked, {**(BASE if name == SM90 else default.params), **values}, checked)
+
+
+@pytest.mark.cxx
+def test_a_mask_of_the_residual_is_found(host: DeviceEvaluator) -> None:
+    change = ("mask, column + tile * (8 * ROW_BYTES) + MASK", "mask, column + tile * (8 * ROW_BYTES)")
+    assert refuses_changed(SM90, problem(POINTWISE), BASE, change, host)
+
+
+def test_families_without_masks_are_refused() -> None:
+    unmet = BoundTemplate(family("conv_transpose_mma_gemm"), problem(POINTWISE), H200).unmet
+    assert unmet == "the problem has no mask"
