@@ -75,6 +75,13 @@ def residual() -> Residual:
     return Residual().to(memory_format=torch.channels_last)
 
 
+def signals() -> nn.Sequential:
+    """Convolutions of signals, the same in each call."""
+    torch.manual_seed(3)
+    first, second = nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 8, 5, 2, 2, bias=False)
+    return nn.Sequential(first, nn.ReLU(), second, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 4))
+
+
 def batch(step: int = 0, n: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
     """Images and their classes, which can be learnt."""
     generator = torch.Generator().manual_seed(step)
@@ -244,6 +251,17 @@ def of_pair(library: str) -> tuple[Rows, float, float]:
     functional.cross_entropy(double(x.double()), classes).backward()
     expected = {name: each.grad for name, each in double.named_parameters()}
     return rows, apart(gradients(made), expected), apart(gradients(network, run), expected)
+
+
+def of_signals(library: str) -> tuple[list[str], float]:
+    """The parts that kernels compute, and the difference of gradients from float64."""
+    (x, classes), network = batch(), signals()
+    x = x.flatten(2)
+    made, report = convert(network, x, library=Path(library).parents[2], margin=ALWAYS, training=True)
+    for each, given in ((made, x), (network.double(), x.double())):
+        functional.cross_entropy(each(given), classes).backward()
+    ours, theirs = ({name: each.grad for name, each in of.named_parameters()} for of in (made, network))
+    return [row.layer for row in report.rows if row.swapped], apart(ours, theirs)
 
 
 def masked(library: str, how: str) -> tuple[list[tuple[str, str]], float]:

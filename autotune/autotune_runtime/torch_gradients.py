@@ -88,7 +88,7 @@ class TrainedLayer:
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call of FILTERS by PyTorch's operators, in the layout of a kernel."""
     x, dy, arguments = tensors["x"], tensors["dy"], dict(call.arguments)
-    groups, taps = int(arguments["groups"]), (int(arguments[name]) for name in "trs"[5 - x.dim() :])
+    groups, taps = int(arguments["groups"]), (int(arguments.get(name, 1)) for name in "trs"[5 - x.dim() :])
     filters = dy.new_empty((dy.shape[1], x.shape[1] // groups, *taps))
     dw: Tensor = _by_pytorch(dy, x, filters, "conv_filter_gradient", call.arguments, (False, True))[1]
     return dw.float().contiguous(memory_format=call.memory_format(dw.shape))
@@ -186,7 +186,9 @@ def gradients_of(
     if isinstance(stored, Tensor) and parts.data:
         dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, z, mask), False
     if isinstance(x, Tensor) and parts.filters:
-        dw, wants_filters = _run(FILTERS, parts.filters, x, dy), False
+        signals = x.dim() == len("ncw")  # which PyTorch stores channels-last as images of one row
+        dw = _run(FILTERS, parts.filters, *(each.unsqueeze(2) if signals else each for each in (x, dy)))
+        dw, wants_filters = dw.squeeze(2) if signals else dw, False
     if wants_data or wants_filters:
         images, filters = (each if isinstance(each, Tensor) else _like(dy, each, parts) for each in (x, stored))
         wanted = (wants_data, wants_filters)

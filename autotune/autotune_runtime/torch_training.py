@@ -63,8 +63,7 @@ class Site:
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
         masked = (data_gradient(of, MASKED),) * self.masked
         found |= {"data": (*masked, data_gradient(of))} if "data" in self.wants else {}
-        stored = len(of.x) in LAST  # PyTorch stores no other tensors channels-last
-        found |= {"filters": (FilterGradient(of),)} if "filters" in self.wants and stored else {}
+        found |= {"filters": (FilterGradient(of),)} if "filters" in self.wants else {}
         return found
 
 

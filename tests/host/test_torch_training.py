@@ -52,15 +52,23 @@ DEPTHWISE = {
 
 
 def listed() -> list[Problem]:
-    """The problems that import-model --training lists, and the same in bfloat16."""
-    problems = []
-    for made in (training.residual(), training.small(), training.pair()):
-        network = made.eval().to(memory_format=torch.contiguous_format)
-        graph = read_archive(archive_of(network, [(4, 3, 8, 8)]), "small", (), None, None, "nhwc")
-        problems += [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
-    masked = next(each for each in problems if each.operation.name == "conv_transpose" and each.values["r"] == 1)
+    """The problems that import-model --training lists of some networks, and those of one in bfloat16."""
+    images, signals = (4, 3, 8, 8), (4, 3, 64)
+    small = of_network(training.small(), images)
+    residual = of_network(training.residual(), images)
+    of_signals = [each for each in of_network(training.signals(), signals) if each.has("dw")]
+    problems = [*small, *residual, *of_network(training.pair(), images), *of_signals]
+    masked = next(each for each in residual if each.operation.name == "conv_transpose")
     problems.append(make_problem(masked.operation, {**masked.values, "epilogue": "add_masked"}))
-    return problems + [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in problems]
+    problems += [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in small]
+    return [*dict.fromkeys(problems)]
+
+
+def of_network(network: torch.nn.Module, shape: tuple[int, ...]) -> list[Problem]:
+    """The problems that import-model --training lists."""
+    network = network.eval().to(memory_format=torch.contiguous_format)
+    graph = read_archive(archive_of(network, [shape]), "network", (), None, None, "nhwc")
+    return [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +138,12 @@ def test_a_depthwise_convolution_reads_another_convolution(on_cpu: OnHostDriver)
     assert rows == [(part, "tested", True) for part in PAIR_PARTS]
     assert converted < TF32
     assert by_backend < TF32
+
+
+def test_filters_of_signals_are_trained_as_those_of_images_of_one_row(on_cpu: OnHostDriver) -> None:
+    parts, difference = on_cpu(training.of_signals)
+    assert parts == ["0, filter gradient", "2, filter gradient"]
+    assert difference < TF32
 
 
 def test_frozen_filters_get_no_gradient(on_cpu: OnHostDriver) -> None:
