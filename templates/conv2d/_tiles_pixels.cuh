@@ -20,7 +20,7 @@ struct Window {
     __device__ __forceinline__ void skip_tile() {}
 };
 
-using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS, AS_STORED>;
 
 // No windows, no zeros behind them.
 __device__ __forceinline__ void clear_behind_windows(unsigned char*) {}

@@ -69,6 +69,7 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 [[maybe_unused]] constexpr int TAP_BLOCKS = 1;             // MMAs in depth of a tap, of one channel tile
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
+[[maybe_unused]] constexpr bool AS_STORED = false;  // filters are [C, T, R, S, K]
 constexpr int PITCH = 11;  // of a window's rows
 [[maybe_unused]] constexpr int FOLDED = 1, FOLD = 64 / FOLDED;  // rows of outputs that are rows of an MMA, FOLD of it each
 [[maybe_unused]] constexpr int PIXEL_BYTES = 128;  // of a window

@@ -28,6 +28,8 @@
 
 #include "_sm90.cuh"
 
+#include "_ptx_wgmma_transposed.cuh"
+
 #include "_ptx_dependent.cuh"
 
 #include "_epilogue_tma_16.cuh"
@@ -69,6 +71,7 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 [[maybe_unused]] constexpr int TAP_BLOCKS = 1;             // MMAs in depth of a tap, of one channel tile
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
+[[maybe_unused]] constexpr bool AS_STORED = true;  // filters are [C, T, R, S, K]
 constexpr int PITCH = 7;  // of a window's rows
 [[maybe_unused]] constexpr int FOLDED = 1, FOLD = 64 / FOLDED;  // rows of outputs that are rows of an MMA, FOLD of it each
 [[maybe_unused]] constexpr int PIXEL_BYTES = 128;  // of a window
@@ -110,7 +113,7 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
         "%84, %85, %86, %87, "
         "%88, %89, %90, %91, "
         "%92, %93, %94, %95"
-        "}, %96, %97, p, 1, 1, 0, 0;}"
+        "}, %96, %97, p, 1, 1, 1, 0;}"
         :
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
@@ -139,7 +142,7 @@ __device__ __forceinline__ void mma(float (&d)[24][4], unsigned long long a, uns
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 
 #else
-    wgmma_f16_shared(d, a, b, accumulate);
+    wgmma_f16_transposed<1, 0>(d, a, b, accumulate);
 #endif
 }
 
@@ -151,7 +154,6 @@ __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GR
 #include "_tiles_pixels.cuh"
 
 using EpilogueTma = CollectiveEpilogue<T, EPILOGUE, Boxes, BLOCKS_M, GROUP_N / EPILOGUE_N, EPILOGUE_N, EPILOGUE_STAGES, RESIDUAL_BYTES>;
-#include "_pack_transposed_filters.cuh"
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
                           const __grid_constant__ TensorMap y_map, const T* __restrict__ bias, int n) {
@@ -182,7 +184,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
         arrive_threads<THREADS>(CONSUMERS + 1);  // and the first loads are under way before the others come
         begin_dependent();
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) produce<1, 24>(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
+        if (threadIdx.x == 0) produce<1, 0>(stages, pipeline, x_map, w_map, tiles, windows, &window_pipeline);
         return;
     }
     clear_behind_windows(windows);
@@ -193,7 +195,7 @@ conv2d_implicit_gemm_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     // What is this warpgroup's of a tile.
     const int group_m = !PINGPONG && TILE_M > 64 ? consumer * GROUP_M : 0;
     const int group_n = GROUP_N < TILE_N ? consumer * GROUP_N : 0;
-    const unsigned long long w_operand = wgmma_descriptor(stages + group_m * OPERAND_ROW_BYTES);
+    const unsigned long long w_operand = wgmma_descriptor_transposed<TILE_K>(stages + group_m * OPERAND_ROW_BYTES);
     const unsigned long long x_operand = pixels_operand(WINDOWED ? windows : stages + TILE_M * OPERAND_ROW_BYTES, group_n);
     unsigned char* const outputs = epilogue_stages + consumer * (EPILOGUE_STAGES * EpilogueTma::STAGE_BYTES);
     if (thread == 0) prefetch_tma_descriptor(&y_map);

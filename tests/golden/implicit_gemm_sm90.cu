@@ -727,6 +727,7 @@ constexpr int K_BLOCKS = 1;  // MMAs in depth of a stage: none of padding alone
 [[maybe_unused]] constexpr int TAP_BLOCKS = 1;             // MMAs in depth of a tap, of one channel tile
 [[maybe_unused]] constexpr int LAST_K_BLOCKS = 1;       // of the last channels
 constexpr int TILES_M = 1;
+[[maybe_unused]] constexpr bool AS_STORED = false;  // filters are [C, T, R, S, K]
 constexpr int PITCH = 14;  // of a window's rows
 [[maybe_unused]] constexpr int FOLDED = 1, FOLD = 64 / FOLDED;  // rows of outputs that are rows of an MMA, FOLD of it each
 [[maybe_unused]] constexpr int PIXEL_BYTES = 128;  // of a window
@@ -873,22 +874,30 @@ struct StagedMma {
 // Of x, for the output channels from k on.
 __device__ __forceinline__ int first_channel(int k) { return GROUPS > 1 ? k / GROUP_K * GROUP_C : 0; }
 
-// A stage's filters: TILE_M rows, loaded ROWS at a time. Rows of no output channel are not loaded, because TMA takes time to write zeros, too:
+// A stage's filters: TILE_M rows, loaded ROWS at a time; with ROWS = 0 those of a transposed convolution, of which 64 output channels are TILE_K
+// rows, with the taps in the opposite order. Rows of no output channel are not loaded, because TMA takes time to write zeros, too:
 // what they hold only reaches outputs that are not stored. Needs _sm90.cuh and the family's constants.
 
 // The bytes that load_filters brings for the output channels from k on.
 template <int ROWS>
 __device__ __forceinline__ int filter_bytes(int k) {
-    return (ROWS == TILE_M || k + TILE_M <= K ? TILE_M : K - k) * OPERAND_ROW_BYTES;
+    const int rows = ROWS == TILE_M || k + TILE_M <= K ? TILE_M : K - k;
+    return (ROWS == 0 ? (rows + 63) / 64 * 64 : rows) * OPERAND_ROW_BYTES;
 }
 
 template <int ROWS>
 __device__ __forceinline__ void load_filters(unsigned char* to, const TensorMap& w_map, Barrier* full, int c, int tap, int k) {
-    static_assert(ROWS == TILE_M || K % ROWS == 0, "loads have no row of zeros");
-    tma_load(to, &w_map, full, c, tap, k);
+    constexpr int STEP = ROWS == 0 ? 64 : ROWS;
+    static_assert(ROWS == TILE_M || ROWS == 0 || K % STEP == 0, "loads have no row of zeros");
 #pragma unroll
-    for (int row = ROWS; row < TILE_M; row += ROWS) {
-        if (k + row < K) tma_load(to + row * OPERAND_ROW_BYTES, &w_map, full, c, tap, k + row);
+    for (int row = 0; row < TILE_M; row += STEP) {
+        if (row > 0 && k + row >= K) break;
+        unsigned char* const rows = to + row * OPERAND_ROW_BYTES;
+        if constexpr (ROWS == 0) {
+            tma_load(rows, &w_map, full, k + row, TAPS - 1 - tap, c);
+        } else {
+            tma_load(rows, &w_map, full, c, tap, k + row);
+        }
     }
 }
 
@@ -980,7 +989,7 @@ struct Window {
     __device__ __forceinline__ void skip_tile() {}
 };
 
-using Mma = StagedMma<STAGE_BYTES, K_BLOCKS>;
+using Mma = StagedMma<STAGE_BYTES, K_BLOCKS, AS_STORED>;
 
 // No windows, no zeros behind them.
 __device__ __forceinline__ void clear_behind_windows(unsigned char*) {}

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cxx
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
 
-from torch import Tensor  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 from autotune.autotune_runtime.convolution import Geometry  # noqa: E402
 from autotune.autotune_runtime.convolution import Problem as TorchProblem  # noqa: E402
@@ -64,7 +64,7 @@ def listed() -> list[Problem]:
     return [*dict.fromkeys(problems)]
 
 
-def of_network(network: torch.nn.Module, shape: tuple[int, ...]) -> list[Problem]:
+def of_network(network: nn.Module, shape: tuple[int, ...]) -> list[Problem]:
     """The problems that import-model --training lists."""
     network = network.eval().to(memory_format=torch.contiguous_format)
     graph = read_archive(archive_of(network, [shape]), "network", (), None, None, "nhwc")

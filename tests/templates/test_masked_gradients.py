@@ -38,6 +38,7 @@ def problem(sizes: dict[str, int | str], **changes: int | str) -> Problem:
         (SM90, problem(POINTWISE, epilogue="add_masked_relu"), {"tile_m": 128, "tile_n": 96, "epilogue_subtiles": 3}),
         (SM90, problem(POINTWISE, dtype="f32"), {"schedule": "pingpong", "epilogue_subtiles": 2}),
         (SM90, problem(PADDED), {"tile_m": 128, "tile_n": 40, "window_rows": 4}),
+        (SM90, problem(PADDED, c=136), {"tile_m": 192, "tile_n": 96, "epilogue_subtiles": 2}),
     ],
 )
 def test_masked_outputs_are_zero(
@@ -49,9 +50,17 @@ def test_masked_outputs_are_zero(
 
 
 @pytest.mark.cxx
-def test_a_mask_of_the_residual_is_found(host: DeviceEvaluator) -> None:
-    change = ("mask, column + tile * (8 * ROW_BYTES) + MASK", "mask, column + tile * (8 * ROW_BYTES)")
-    assert refuses_changed(SM90, problem(POINTWISE), BASE, change, host)
+@pytest.mark.parametrize(
+    ("sizes", "change"),
+    [
+        (POINTWISE, ("mask, column + tile * (8 * ROW_BYTES) + MASK", "mask, column + tile * (8 * ROW_BYTES)")),
+        (PADDED, ("k + row, TAPS - 1 - tap, c", "k + row, tap, c")),
+    ],
+)
+def test_a_wrong_mask_and_taps_in_the_wrong_order_are_found(
+    sizes: dict[str, int | str], change: tuple[str, str], host: DeviceEvaluator
+) -> None:
+    assert refuses_changed(SM90, problem(sizes), BASE, change, host)
 
 
 def test_families_without_masks_are_refused() -> None:
