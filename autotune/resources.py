@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from autotune.errors import StoreError
@@ -16,6 +17,7 @@ RECORDED = {
 """names and files of the bundled results (H200s, and the last of an H100)"""
 
 
+@cache
 def shipped(kind: str) -> Path:
     """The folder `templates` or `studies` of this installation."""
     package = Path(__file__).resolve().parent

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.exporting.build import Built
 from tests.host.host_driver import OnHostDriver, host_driver
+from tests.long_run import long_run
 
 pytestmark = pytest.mark.cxx
 
@@ -51,7 +52,7 @@ def test_a_network_has_kernels_for_several_sizes_of_images(on_cpu: OnHostDriver,
     assert max(difference for _, difference in found) < CLOSE
 
 
-@pytest.mark.parametrize("rest", ["inductor", "aot_eager"])
+@pytest.mark.parametrize("rest", ["inductor", *long_run(("aot_eager",))])
 def test_the_backend_runs_a_network_as_it_is_until_its_kernels_are_compiled(
     rest: str, on_cpu: OnHostDriver, tmp_path: Path
 ) -> None:
