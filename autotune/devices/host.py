@@ -44,6 +44,7 @@ from autotune.trial import Outcome
 
 LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
 PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
+_LEAST_SMS = 2  # multiprocessors of a CPU with one core: families divide them by the blocks of a cluster
 MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clusters
 ALIGNMENT = 256  # bytes, of every allocation
 FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
@@ -217,7 +218,7 @@ class HostDevice:
             kind=self.kind,
             name=f"{cpu_name()}, checked" if self.options.checked else cpu_name(),
             arch=90,
-            sm_count=self.options.cores,
+            sm_count=max(_LEAST_SMS, self.options.cores),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             l2_bytes=last_cache_bytes(),
         )
