@@ -24,6 +24,7 @@ _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float 
 _CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
 _UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # that a reference is computed of
+_UNIT_FLOPS = 10_000  # that take a GPU as long as a unit of the run-time size, which often is a block
 _SHARE = 0.85  # of the device's memory that a check may take
 _ADDRESSES_BYTES = 1 << 44  # of arrays that take space only where they are written
 
@@ -98,8 +99,8 @@ def _arrays(problem: Problem, beyond: int) -> int:
 
 
 def _cost(problem: Problem, beyond: int, memory_bytes: int) -> tuple[bool, int, int, int]:
-    needed = _bytes(problem)
-    return needed > memory_bytes, -_arrays(problem, beyond), needed, problem.flops
+    needed, work = _bytes(problem), problem.flops + _UNIT_FLOPS * problem.runtime_size
+    return needed > memory_bytes, -_arrays(problem, beyond), needed >> 30, work
 
 
 def large_for_a_cpu(
