@@ -52,6 +52,8 @@ class Edges:
     """whole units of the first axis"""
     extreme: bool = False
     """numbers that are large, denormal or zero of either sign, a row's last number the largest and the least"""
+    any_finite: bool = False
+    """outputs only must be finite where the reference's are: how much errors grow with the numbers is unknown"""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,8 +106,9 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     NaN and infinities if the operation declares what becomes of them, unless a reference in C++ applies an activation
     that rounds: what becomes of infinities there depends on its formula. Numbers far from zero if errors are compared
     with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
-    Smaller numbers in both cases. With a tolerance also nothing but zeros, such as padding. Larger ones if outputs are
-    sums of products, and extreme ones if outputs are exact.
+    Of several arrays, larger ones, on which outputs must be finite: exp may overflow. Smaller numbers in both cases.
+    With a tolerance also nothing but zeros, such as padding. Larger ones if outputs are sums of products, and extreme
+    ones if outputs are exact.
     """
     operation, outputs = problem.operation, [output.dtype for output in problem.outputs]
     bounds = operation.bounds
@@ -130,6 +133,9 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # what becomes of 0 / 0 there is for a type to say
     if numpy and (shifted or zeros or bounds.nan_propagates):
         found.append(Edges(arrays, mean, bounds.nan_propagates, small=small, zeros=zeros))
+    if numpy and bounds.model == "tolerance" and normal and not shifted:
+        large = _F16_LARGE if "f16" in [*outputs, problem.dtype] else _LARGE
+        found.append(Edges(arrays, large=large, any_finite=True))
     narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
     if bounds.model == "multilinear" and not narrow:
         large, small = (_F16_LARGE, _F16_SMALL) if "f16" in [*outputs, problem.dtype] else (_LARGE, _SMALL)

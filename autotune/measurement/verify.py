@@ -24,6 +24,7 @@ from autotune.devices.device import LEFT, POISON, Device, Order, Passes, Sample,
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import (
+    ErrorBound,
     error_bound,
     most_error_on_integers,
     too_loose,
@@ -44,6 +45,7 @@ from autotune.trial import ErrorStats, Outcome
 
 _RESULTS = 6  # 64-bit words of the result of `compare`
 _WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
+_ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # times a tolerance
 _UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
 _BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
 
@@ -87,7 +89,7 @@ class Verifier:
         self._module = device.load(check)
         self._maker = maker = DataMaker(device, self._module, problem)
         self._launch = maker.launch
-        self._result = maker.allocated(max(_RESULTS, 3 * len(problem.arrays)) * 8)
+        self._result = maker.allocated(max(_RESULTS, (2 + len(edged(problem))) * len(problem.arrays)) * 8)
         self._bands = maker.allocated(_BANDS * _BAND_BYTES)
         self._copies: list[Tensors] = []
         kept = {array.name for array in problem.inputs}
@@ -342,6 +344,8 @@ class Verifier:
         whole = data.kind == "integers" or problem.operation.bounds.model == "exact"
         most_error = most_error_on_integers(source) if whole else sys.float_info.max
         bound = error_bound(source.accuracy, problem).times(source.error_factor)
+        if data.edges and data.edges.any_finite:
+            bound = _ANY_FINITE
         self.device.write(self._result, struct.pack("<QQQQQQ", 0, 0, 2**64 - 1, 0, 0, 0))
         outputs = output.elements
         self._launch(
@@ -431,7 +435,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
-        """A hash of each array, no more than both data sets have."""
+        """A hash of each array, no more than all data sets have."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
             words = -(-array.size_bytes // 4)  # the last word may reach into the guard, which was checked
