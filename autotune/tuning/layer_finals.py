@@ -78,17 +78,21 @@ def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
 
 
 def decide(contenders: Sequence[Contender], incumbent: int | None, noise: float) -> Contender:
-    """The winner: the fastest, unless it ties with the incumbent (a trial's number), else with a simpler kernel."""
+    """The winner: the fastest, unless it ties with the incumbent (a trial's number), else with a simpler kernel.
+
+    A simpler kernel must also be as fast, within the noise: after few or disturbed rounds almost any two kernels tie.
+    """
     fastest = min(contenders, key=lambda contender: contender.timing.median_us)
-    tied = [
-        contender
-        for contender in contenders
-        if contender is fastest or compare(fastest.timing, contender.timing, noise).verdict == "tie"
-    ]
-    for contender in tied:
+    as_fast = [fastest]
+    for contender in contenders:
+        against = compare(fastest.timing, contender.timing, noise)
+        if against.verdict != "tie" or contender is fastest:
+            continue
         if contender.trial.number == incumbent:
             return contender
-    return min(tied, key=lambda contender: (contender.source_size, contender.timing.median_us))
+        if against.ratio >= 1 / (1 + noise):
+            as_fast.append(contender)
+    return min(as_fast, key=lambda contender: (contender.source_size, contender.timing.median_us))
 
 
 def _median(trial: Trial) -> float:

@@ -29,7 +29,8 @@ from autotune.measurement.benchmark import (
     paired_ratio,
     summarise,
 )
-from autotune.trial import Timing
+from autotune.trial import Config, Outcome, Timing, Trial
+from autotune.tuning.layer_finals import Contender, decide
 
 STEADY = (
     *(6843.90, 6870.81, 6862.83, 6872.67, 6872.59, 6852.56, 6849.48, 6861.46, 6854.44, 6860.24, 6854.70, 6870.70),
@@ -343,3 +344,17 @@ def test_equal_contenders_are_not_told_apart() -> None:
         low, _, high = paired_ratio(ours, theirs)
         wins += not low <= 1 <= high
     assert wins / 200 < 0.1
+
+
+def test_after_disturbed_rounds_a_simpler_kernel_wins_only_if_it_is_as_fast() -> None:
+    """A third round that disturbed the fast kernel is enough for a tie of three rounds."""
+
+    def contender(number: int, size: int, *samples_us: float) -> Contender:
+        trial = Trial(number, Config.of("direct", {"tile": number}), Outcome.CORRECT)
+        return Contender(trial, summarise(samples_us, "cold"), size)
+
+    fast, slow = contender(0, 900, 324, 330, 60000), contender(1, 300, 17522, 17530, 17540)
+    assert decide([slow, fast], None, noise=0.05) is fast
+    assert decide([slow, fast], 1, noise=0.05) is slow, "a tie leaves the incumbent in its place"
+    equal = contender(2, 300, 328, 333, 340)
+    assert decide([equal, fast], None, noise=0.05) is equal
