@@ -121,7 +121,7 @@ def test_an_operation_of_a_user_is_tuned_on_a_cluster(autotune: Command) -> None
         (
             'op = "scale"',
             'op = "scal"',
-            "op: no operation 'scal' (did you mean 'scale'?); there are concat, conv, conv2d, ",
+            "op: no operation 'scal' (did you mean 'scale'?); there are avg_pool2d, concat, ",
         ),
         ("halo = 3", "hallo = 3", "layer[0] (wide).hallo: unknown key (did you mean 'halo'?)"),
         ("columns = 100", "", "columns"),
