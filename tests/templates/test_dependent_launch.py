@@ -44,9 +44,16 @@ GROUPED = Conv2dProblem(
 
 
 def source_of(name: str) -> KernelSource:
-    """A family's default kernel on the last of the awkward problems, one with a residual where it takes any."""
-    problems: list[Problem] = list(supported(name).values())
-    problem = problems[-1]
+    """A family's default kernel on the last awkward problem that takes one launch; with a residual if it takes any."""
+    for problem in reversed(list(supported(name).values())):
+        source = rendered(name, problem)
+        if len(source.stages) == 1:
+            return source
+    raise LookupError(name)
+
+
+def rendered(name: str, problem: Problem) -> KernelSource:
+    """A family's default kernel on a problem, with a residual if it is a convolution of two dimensions."""
     if isinstance(problem, Conv2dProblem):
         problem = dataclasses.replace(problem, epilogue="bias_add_relu")
     config = default_of(name, problem)
