@@ -156,7 +156,7 @@ def table(head: str, lines: Sequence[Sequence[object]]) -> None:
 
 def bars() -> None:
     """Print the bars of docs/kernelbench.svg: how many times as fast as cuDNN each layer is, in FP16 and TF32."""
-    left, right, step, most = 48, 660, 16, 20
+    left, right, step, most = 48, 660, 16, 25
     studies = {name: network(f"kernelbench-{name}", "recorded-convolutions") for name in ("fp16", "tf32")}
 
     def x(times: float) -> float:
