@@ -109,7 +109,7 @@ def test_a_kernel_surely_behind_is_run_no_more_often_than_its_samples_need(cxx: 
 
     assert runs_and_samples(104.0) == (9, 5), "the first run, those on other numbers and the last one are no samples"
     assert runs_and_samples(106.0) == (6, 5), "all but the run on larger numbers are for one that cannot win"
-    assert runs_and_samples(106.0, "hot") == (10, 5), "no run of the verification finds warm caches"
+    assert runs_and_samples(106.0, "hot") == (11, 5), "no run of the verification finds warm caches"
     device.close()
 
 
