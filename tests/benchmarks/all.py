@@ -5,20 +5,28 @@
     python -m tests.benchmarks.all resnet50-fp16 lenet-k5 --folder figures
 
 Each figure is one or more commands that a user can type. `--list` shows them with the pages that have their results and
-the minutes that they take on an H200 with 16 cores, rounded up. They run one after another. Studies are tuned from an
-empty database, FOLDER/figures.db; run a figure again to resume it. The output is printed and kept in FOLDER/NAME.txt.
-If a command fails, the other figures still run.
+the minutes of GPU time that they take on an H200 with 16 cores: for a study with bundled results, at least the minutes
+of its longest recorded run; otherwise an estimate. The commands run one after another. Studies are tuned from an empty
+database, FOLDER/figures.db; run a figure again to resume it. The output is printed and kept in FOLDER/NAME.txt. If a
+command fails, the other figures still run.
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+
+from autotune.resources import recorded_database
+
+RECORDED = ("recorded", "recorded-networks", "recorded-convolutions")
+"""bundled results of an H200"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,12 @@ def untuned(network: str, options: str = "", *, n: int, page: str = "pytorch.md"
     return Figure(f"{network}-untuned", page, 3, (command,), front)
 
 
+def training(network: str) -> Figure:
+    """A training step of a network in PyTorch, captured in a CUDA graph."""
+    command = f"tests.benchmarks.training {{folder}} {network}"
+    return Figure(f"{network}-training", "pytorch.md", 4, (command,), front=True)
+
+
 def ladder(report: str) -> Figure:
     """The kernels of a source report, timed and profiled."""
     command = f"autotune ladder reports/{report} --profile --db {{folder}}/figures.db"
@@ -86,7 +100,8 @@ FIGURES = (
     tuned("gemm", 1, rival="cublas"),
     tuned("lenet-k7", 1),
     tuned("fashion-k7", 1),
-    *(tuned(study, 1, rival=None) for study in ("fp32-class", "tf32", "fp16")),
+    tuned("fp32-class", 1, rival=None),
+    *(tuned(study, 3, rival=None) for study in ("tf32", "fp16")),
     tuned("resnet50-bf16", 2),
     tuned("resnet50-fp16-n8", 2),
     tuned("resnet50-fp16-n1", 2),
@@ -94,7 +109,7 @@ FIGURES = (
     tuned("resnext50-fp16", 1),
     *(tuned(study, 1, rival=None) for study in ("efficientnet-b0-fp16", "regnety-fp16")),
     *(tuned(study, 1, rival=None) for study in ("max_pool2d", "softmax", "stencil")),
-    *(tuned(f"resnet50-{which}-gradients-bf16", 3, budget_s=100) for which in ("data", "filter")),
+    *(tuned(f"{of}-gradients-bf16", 3, budget_s=100) for of in ("resnet50-data", "resnet50-filter", "grouped-3d")),
     tuned("flux-decoder-bf16", 2, budget_s=60),
     tuned("wan-decoder-bf16", 2, rival=None, budget_s=60),
     tuned("kernelbench-tf32", 7, budget_s=200),
@@ -122,15 +137,31 @@ FIGURES = (
     *(untuned(name, n=64) for name in ("convnext_tiny", "efficientnet_b0")),
     *(untuned(name, n=32) for name in ("regnet_y_1_6gf", "vit_b_16")),
     untuned("unet", n=4),
-    Figure("resnet50-training", "pytorch.md", 4, ("tests.benchmarks.training {folder} resnet50",)),
+    *(training(name) for name in ("resnet50", "convnext_tiny")),
 )
+
+
+def recorded_minutes(study: str) -> float | None:
+    """The minutes of the longest run of a study in the bundled results; None if they have none."""
+    longest = None
+    for name in RECORDED:
+        with closing(sqlite3.connect(f"{recorded_database(name).resolve().as_uri()}?mode=ro", uri=True)) as database:
+            runs = database.execute(
+                "SELECT 1440 * (julianday(max(t.ended_at)) - julianday(min(t.started_at)))"
+                " FROM trials t JOIN studies s ON s.id = t.study_id WHERE s.name = ? GROUP BY t.study_id, t.run_id",
+                (study,),
+            )
+            longest = max((minutes for (minutes,) in runs), default=longest)
+    return longest
 
 
 def listing(figures: Sequence[Figure]) -> Iterator[str]:
     """The lines of `--list`."""
     for figure in figures:
         page = f"README.md, docs/{figure.pages}" if figure.front else f"docs/{figure.pages}"
-        yield f"{figure.name:30}{figure.minutes:2} min  {page}"
+        recorded = recorded_minutes(figure.name)
+        basis = "estimate" if recorded is None else f"recorded: {recorded:.1f}"
+        yield f"{figure.name:30}{figure.minutes:2} min ({basis})  {page}"
         yield from (f"    python -m {command.format(folder='FOLDER')}" for command in figure.commands)
     yield f"{'together':30}{sum(figure.minutes for figure in figures):2} min"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.study_reader import find_study
-from tests.benchmarks.all import FIGURES, Figure, main
+from tests.benchmarks.all import FIGURES, Figure, main, recorded_minutes
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +24,27 @@ def test_a_figure_is_on_its_page_and_its_study_exists(figure: Figure) -> None:
         assert set(studies) <= set(re.findall(r"[a-z0-9-]+", (ROOT / "tests" / "figures.py").read_text()))
     for script in re.findall(r"tests\.benchmarks\.(\w+)", " ".join(figure.commands)):
         assert f"tests/benchmarks/{script}.py" in page or f"tests.benchmarks.{script}" in page
+
+
+def test_every_study_in_a_table_of_readme_or_results_is_a_figure() -> None:
+    figures = (ROOT / "tests" / "figures.py").read_text()
+    front = re.search(r"def front\(.*?\n\n\n", figures, re.DOTALL)
+    assert front is not None
+    in_readme = set(re.findall(r'"([a-z0-9-]+)(?:\.[a-z0-9-]+)?", "recorded', front[0]))
+    assert in_readme
+    assert in_readme <= {figure.name for figure in FIGURES if figure.front}
+    generated = re.findall(r"<!-- \[\[\[cog.*?\]\]\] -->", (ROOT / "docs" / "results.md").read_text(), re.DOTALL)
+    words = set(re.findall(r"[a-z0-9_-]+", " ".join(generated)))
+    studies = {path.stem for path in (ROOT / "studies").glob("*.toml")}
+    assert words & studies <= {figure.name for figure in FIGURES}
+
+
+def test_minutes_are_those_of_the_recorded_runs_at_least() -> None:
+    recorded = {figure.name: recorded_minutes(figure.name) for figure in FIGURES}
+    assert recorded["kernelbench-chains"] is None
+    short = [figure.name for figure in FIGURES if figure.minutes < (recorded[figure.name] or 0)]
+    assert recorded["fp16"] is not None
+    assert not short
 
 
 def test_the_list_shows_only_the_figures_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:

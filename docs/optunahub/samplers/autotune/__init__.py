@@ -2,4 +2,5 @@
 
 from autotune.search import AutotuneSampler
 
+
 __all__ = ["AutotuneSampler"]

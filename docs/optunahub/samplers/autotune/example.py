@@ -5,6 +5,7 @@ import itertools
 import optuna
 import optunahub
 
+
 module = optunahub.load_module("samplers/autotune")
 space = [
     {"block_x": x, "block_y": y, "unroll": unroll}
@@ -16,7 +17,11 @@ sampler = module.AutotuneSampler(seed=0, space=space)
 
 def objective(trial: optuna.Trial) -> float:
     config = sampler.suggest(trial)
-    return abs(config["block_x"] - 32) / 32 + abs(config["block_y"] - 8) / 8 + abs(config["unroll"] - 4) / 4
+    return (
+        abs(config["block_x"] - 32) / 32
+        + abs(config["block_y"] - 8) / 8
+        + abs(config["unroll"] - 4) / 4
+    )
 
 
 study = optuna.create_study(sampler=sampler)
