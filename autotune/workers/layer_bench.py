@@ -94,26 +94,26 @@ class LayerBench:
             kernel = LoadedKernel(device, module, source)
             yield _Loaded(kernel, workspace, packed_w, owned)
 
-    def _each_pass(
+    def _tensors(
         self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None
-    ) -> list[Callable[[], None]]:
-        """Functions that enqueue a forward pass; if several must be cold, each has its own arrays.
+    ) -> list[Tensors]:
+        """The arrays of each forward pass; if several must be cold, each has its own.
 
         `weights`: addresses of weights, packed ones included, that all passes share; None: each pass has its own.
         """
-        device, verifier, kernel, source = self._device, self.verifier, loaded.kernel, loaded.kernel.source
+        device, verifier, source = self._device, self.verifier, loaded.kernel.source
         shared = weights or {}
         tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
         if count == 1 or not cold:
-            return [partial(kernel.run, kernel.forward(_with(tensors, shared)))] * count
-        passes: list[Callable[[], None]] = []
+            return [_with(tensors, shared)] * count
+        each: list[Tensors] = []
         for copy in verifier.copies(count):
             own = replace(copy, packed_w=loaded.packed_w.address, workspace=loaded.scratch(source.workspace_bytes))
             if weights is None:
                 own = replace(own, packed_w=loaded.scratch(source.packed_w_bytes))
                 device.copy(own.packed_w, loaded.packed_w.address, source.packed_w_bytes)
-            passes.append(partial(kernel.run, kernel.forward(_with(own, shared))))
-        return passes
+            each.append(_with(own, shared))
+        return each
 
     def _weights(self, loaded: _Loaded, *, elsewhere: bool) -> dict[str, int]:
         """Addresses of the layer's weights, or of copies of them."""
@@ -172,9 +172,10 @@ class LayerBench:
         """Time contenders interleaved. All are recorded in the same way, with the same number of passes per sample;
         each pass has its own arrays.
 
-        If libraries take part, the passes of a kernel share weights, as a library's passes do. Each kernel but the
-        first has copies of the weights at other addresses, because a time also depends on the addresses. The first
-        kernel is timed once more at its own addresses, for the noise floor.
+        If libraries take part, each runs on a kernel's arrays and in its workspace. The passes of a kernel share
+        weights, as a library's passes do. Each kernel but the first has copies of the weights at other addresses,
+        because a time also depends on the addresses. The first kernel is timed once more at its own addresses, for the
+        noise floor.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -183,23 +184,34 @@ class LayerBench:
             for loaded in kernels:
                 tensors = verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address)
                 loaded.kernel.prepare(tensors)
-            libraries = [held.enter_context(self._exported(*library)) for library in request.libraries]
+            libraries = [
+                held.enter_context(self._exported(*library, loaded))
+                for library, loaded in zip(request.libraries, kernels, strict=False)
+            ]
             count = self._several(
                 min(
-                    self._timed(Passes(self._each_pass(loaded, 1, cold=cold)[0]), cold=cold).us
+                    self._timed(Passes(_passes(loaded, self._tensors(loaded, 1, cold=cold))[0]), cold=cold).us
                     for loaded in kernels
                     for _ in range(2)  # the first loads its code
                 )
             )
-            entered = []
-            for position, loaded in enumerate(kernels):
-                weights = self._weights(loaded, elsewhere=position > 0) if libraries else None
-                entered.append(self._recorded(self._each_pass(loaded, count, cold=cold, weights=weights), held))
-            for library in libraries:
-                entered.append(self._recorded(self._exported_passes(*library, count, held, cold=cold), held))
+            arrays = [
+                self._tensors(
+                    loaded,
+                    count,
+                    cold=cold,
+                    weights=self._weights(loaded, elsewhere=position > 0) if libraries else None,
+                )
+                for position, loaded in enumerate(kernels)
+            ]
+            each = [_passes(loaded, own) for loaded, own in zip(kernels, arrays, strict=True)]
+            each += [
+                [partial(handle.run, tensors, device.stream_handle) for tensors in own]
+                for handle, own in zip(libraries, arrays, strict=False)
+            ]
             if libraries:
-                own = self._weights(kernels[0], elsewhere=False)
-                entered.append(self._recorded(self._each_pass(kernels[0], count, cold=cold, weights=own), held))
+                each.append(_passes(kernels[0], arrays[0]))
+            entered = [self._recorded(passes, held) for passes in each]
             baselines = device.baselines(request.baselines, verifier.problem, passes=count, cold=cold)
             for passes in baselines:
                 if isinstance(passes, Passes):
@@ -232,39 +244,19 @@ class LayerBench:
         )
 
     @contextmanager
-    def _exported(self, path: str, source: KernelSource) -> Iterator[tuple[Handle, GuardedArray]]:
-        """An exported library's handle for the layer's weights, after it has been verified, and its workspace."""
-        device, verifier = self._device, self.verifier
+    def _exported(self, path: str, source: KernelSource, loaded: _Loaded) -> Iterator[Handle]:
+        """An exported library's handle for the layer's weights, after it has been verified in a kernel's workspace."""
+        device, verifier, workspace = self._device, self.verifier, loaded.workspace
         with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
-            workspace = GuardedArray(device, "workspace", handle.workspace_bytes)
-            try:
-                workspace.poison()
-                verifier.restore(verifier.normal)
-                handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
-                device.synchronize()
-                verifier.judge(verifier.normal, source, (workspace,))
-                yield handle, workspace
-            finally:
-                workspace.free()
-
-    def _exported_passes(
-        self, handle: Handle, workspace: GuardedArray, count: int, held: ExitStack, *, cold: bool
-    ) -> list[Callable[[], None]]:
-        """Passes of an exported library; if several must be cold, each has its own arrays and workspace."""
-        device, verifier = self._device, self.verifier
-
-        def run(tensors: Tensors) -> None:
-            handle.run(tensors, device.stream_handle)
-
-        if count == 1 or not cold:
-            tensors = verifier.tensors(verifier.normal, workspace=workspace.address)
-            return [partial(run, tensors)] * count
-        passes: list[Callable[[], None]] = []
-        for copy in verifier.copies(count):
-            scratch = device.allocate(handle.workspace_bytes)
-            held.callback(device.free, scratch)
-            passes.append(partial(run, replace(copy, workspace=scratch)))
-        return passes
+            if handle.workspace_bytes > workspace.size_bytes:
+                sizes = f"{handle.workspace_bytes} bytes of workspace, its kernel {workspace.size_bytes}"
+                raise Rejected(Outcome.RUNTIME, "launch_failure", f"the exported library needs {sizes}")
+            workspace.poison()
+            verifier.restore(verifier.normal)
+            handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
+            device.synchronize()
+            verifier.judge(verifier.normal, source, (workspace,))
+            yield handle
 
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
         device, verifier, cold = self._device, self.verifier, request.cache == "cold"
@@ -282,7 +274,7 @@ class LayerBench:
         # the verification may have left the packed weights or the constant memory of the integer test data
         loaded.kernel.prepare(verifier.tensors(verifier.normal, loaded.packed_w.address, loaded.workspace.address))
         count = self._several(shortest_us)
-        each = self._each_pass(loaded, count, cold=cold)
+        each = _passes(loaded, self._tensors(loaded, count, cold=cold))
         passes = Passes(each[0]) if shortest_us >= device.short_us else self._recorded(each, loaded.owned)
         first: tuple[Sample, ...] = ()  # the verification's runs are samples, too
         if not in_the_race(runs[0].us):
@@ -307,6 +299,11 @@ class LayerBench:
                 load_us=1e6 * (ready - started), verify_us=1e6 * (done - ready), measure_us=1e6 * (measured - done)
             ),
         )
+
+
+def _passes(loaded: _Loaded, each: Sequence[Tensors]) -> list[Callable[[], None]]:
+    """Functions that enqueue a forward pass on each of these arrays."""
+    return [partial(loaded.kernel.run, loaded.kernel.forward(tensors)) for tensors in each]
 
 
 def _with(tensors: Tensors, arrays: Mapping[str, int]) -> Tensors:
