@@ -127,9 +127,9 @@ class Axes:
         numbers = np.array([[[not axis.choices]] for axis in self.axes], np.float32)
         return _Sample(apart.astype(np.float32), numbers)
 
-    def observed(self, points: Points, weights: Floats) -> Paired:
+    def observed(self, points: Points, weights: Floats, *, single: bool = False) -> Paired:
         """Observed points, prepared for computing covariances with others."""
-        return Paired(self, points, weights)
+        return Paired(self, points.astype(np.float32) if single else points, weights)
 
     def apart(self, left: Points, right: Points) -> Floats:
         """For each pair of points the unweighted distance in each parameter [len(left), len(right)]."""
@@ -172,10 +172,6 @@ class Paired:
             product *= similarity
         product *= (interaction / (1 + interaction)) ** self.axes.width
         return product
-
-    def single(self) -> Paired:
-        """In single precision."""
-        return Paired(self.axes, self.points.astype(np.float32), self.weights)
 
 
 @dataclass(frozen=True, slots=True)

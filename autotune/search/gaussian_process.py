@@ -45,10 +45,6 @@ class Observed(Protocol):
         """Covariances of the observed points with some others [observed, len(points)]."""
         ...
 
-    def single(self) -> Observed:
-        """In single precision."""
-        ...
-
 
 class Sample(Protocol):
     """Points to which weights are fitted."""
@@ -76,7 +72,9 @@ class Metric(Protocol):
 
     def sample(self, points: Points, /) -> Sample: ...
 
-    def observed(self, points: Points, weights: Floats, /) -> Observed: ...
+    def observed(self, points: Points, weights: Floats, /, *, single: bool = False) -> Observed:
+        """The observed points; with `single` their covariances are computed in single precision."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +111,14 @@ def fit(
 
 def posterior(metric: Metric, points: Points, targets: Floats, weights: Weights) -> Posterior:
     """The process conditioned on observed points."""
-    observed = metric.observed(points, weights.weights)
-    covariance = observed.covariance(points)
+    covariance = metric.observed(points, weights.weights).covariance(points)
     covariance[np.diag_indices(len(points))] += weights.noise + JITTER
     inverse_root = _invert(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
     mean = float(targets.mean())
     white = inverse_root @ (targets - mean)
     return Posterior(
         noise=weights.noise,
-        observed=observed.single(),
+        observed=metric.observed(points, weights.weights, single=True),
         inverse_root=inverse_root.astype(np.float32),
         white=white.astype(np.float32),
         mean=mean,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.search.gaussian_process import INTERACTION, Points, Singles, weights_prior
-from autotune.search.state import FeasibleSpace, Floats, Ints
+from autotune.search.state import Family, Floats, Ints
 
 IDLE_STEP = 0.05
 """Log of padded outputs, relative to the family's smallest, that counts as one value of an additional parameter."""
@@ -33,10 +33,6 @@ class _Table:
     def covariance(self, points: Points) -> Points:
         """Covariances of the observed codes with some others."""
         return np.exp(self.logs @ points.T)
-
-    def single(self) -> _Table:
-        """In single precision."""
-        return _Table(self.logs.astype(np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +56,10 @@ class Values:
         some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
         return _Sample(some, points.astype(np.float64)[:, which])
 
-    def observed(self, points: Points, weights: Floats) -> _Table:
+    def observed(self, points: Points, weights: Floats, *, single: bool = False) -> _Table:
         """The terms of observed codes that their covariances with others need."""
-        return _Table(points @ self._table(weights))
+        logs = points @ self._table(weights)
+        return _Table(logs.astype(np.float32) if single else logs)
 
     def similarity(self, weights: Floats) -> Floats:
         """INTERACTION * similarity of any two of the same parameter [values, values]."""
@@ -105,11 +102,11 @@ class Features:
     The idle part of the device counts as a parameter if it is known, so that its effect is learned across tile sizes.
     """
 
-    def __init__(self, space: FeasibleSpace) -> None:
-        self._rows = space.rows
-        sizes = [len(param.values) for param in space.params]
-        if space.padded_work is not None:
-            self._rows = np.column_stack([space.rows, _idle(space.padded_work)])
+    def __init__(self, family: Family) -> None:
+        self._rows = family.rows
+        sizes = [len(values) for values in family.params.values()]
+        if family.padded_work is not None:
+            self._rows = np.column_stack([family.rows, _idle(family.padded_work)])
             sizes.append(IDLE_STEPS + 1)
         self._columns: list[int] = []
         self._places: list[Ints] = []

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.search.encoding import Neighbourhood
 from autotune.search.one_hot import Features
 from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
@@ -46,7 +45,7 @@ class Proposer:
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
-        self._families = [_Family(state, family) for family in range(len(state.spaces))]
+        self._families = [_Family(state, family) for family in range(len(state.families))]
         self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         self._unknown = True
         """whether too few of a family were told at the last ask; once there are enough, this stays false"""
@@ -138,9 +137,9 @@ class _Family:
         self.number = number
         self._state = state
         self._offset = state.offsets[number]
-        self._padded_work = state.spaces[number].padded_work
-        self._features = Features(state.spaces[number])
-        self._near = Neighbourhood(state.spaces[number])
+        self._padded_work = state.families[number].padded_work
+        self._features = Features(state.families[number])
+        self._near = state.neighbourhood(number)
         self._surrogate = Surrogate(self._features.metric)
 
     @property
@@ -222,7 +221,7 @@ class _Family:
 
 def uniform(state: SearchState, rng: np.random.Generator) -> int:
     """A free config by chance, every family that has one left being equally likely."""
-    families = [family for family in range(len(state.spaces)) if state.free_of(family).any()]
+    families = [family for family in range(len(state.families)) if state.free_of(family).any()]
     if not families:
         raise LookupError("every config was proposed")
     family = families[int(rng.integers(len(families)))]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 from optuna.distributions import BaseDistribution, CategoricalChoiceType
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -18,45 +16,11 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from autotune.search.encoding import Params
 from autotune.search.inferred import InferredSpaceModel
 from autotune.search.space_model import CONSTRAINTS, ListedSpaceModel
-from autotune.search.state import SpaceParam
-from autotune.trial import Config
-
-Choices = Mapping[str, tuple[CategoricalChoiceType, ...]]
+from autotune.search.state import Family
 
 
-@dataclass(frozen=True, slots=True)
-class _Positions:
-    """A parameter whose values are positions in its choices."""
-
-    name: str
-    values: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ListedSpace:
-    """The configs that have the same parameters, as rows of positions in the parameters' choices."""
-
-    template: str
-    params: tuple[SpaceParam, ...]
-    rows: npt.NDArray[np.int16]
-    complete: bool = True
-    default: Config | None = None
-    padded_work: npt.NDArray[np.int64] | None = None
-
-    def config(self, row: int, /) -> Config:
-        """A row as a config."""
-        items = zip(self.params, self.rows[row], strict=True)
-        return Config(self.template, tuple((param.name, int(position)) for param, position in items))
-
-    def row_of(self, config: Config, /) -> int | None:
-        """The row of a config."""
-        wanted = np.array([position for _, position in config.pairs], dtype=np.int64)
-        found = np.flatnonzero((self.rows == wanted).all(axis=1))
-        return int(found[0]) if len(found) else None
-
-
-def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> tuple[tuple[ListedSpace, ...], Choices]:
-    """Spaces of the configs with equal parameter sets, and each parameter's choices, numbers in ascending order.
+def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Family]:
+    """A family for each set of parameters. A parameter's values are those of all configs, numbers in ascending order.
 
     Raises ValueError for an empty list and for a config without parameters.
     """
@@ -74,17 +38,17 @@ def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> tuple[tupl
         raise ValueError("space: there is no config in it")
     choices = {name: _ordered(tuple(found)) for name, found in values.items()}
     places = {name: {value: place for place, value in enumerate(found)} for name, found in choices.items()}
-    return tuple(
-        ListedSpace(
-            template=" ".join(orders[names]),
-            params=tuple(_Positions(name, tuple(range(len(choices[name])))) for name in orders[names]),
+    return [
+        Family(
+            name="",
+            params={name: choices[name] for name in orders[names]},
             rows=np.array(
                 [[places[name][value] for name, value in zip(orders[names], row, strict=True)] for row in rows],
                 dtype=np.int16,
             ),
         )
         for names, rows in groups.items()
-    ), choices
+    ]
 
 
 def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoiceType, ...]:
@@ -197,8 +161,7 @@ class AutotuneSampler(StudySampler):
     need not suggest all of them. `space` lists the feasible configs (parameter to value): the sampler then proposes
     only these, each at most once, and `suggest` returns a trial's config. The model learns from trials that fail, are
     pruned, return an infinite value or violate a constraint, and takes running trials into account. The proposal for a
-    trial depends only on the seed, the trial's number and the study; `number` returns another number, for studies
-    rebuilt from results kept elsewhere. Several threads may use one sampler.
+    trial depends only on the seed, the trial's number and the study. Several threads may use one sampler.
 
     `constraints_func` is Optuna's: values above 0 are violations. `Trial.set_constraint` works without it.
 
@@ -209,13 +172,11 @@ class AutotuneSampler(StudySampler):
         self,
         *,
         seed: int | None = None,
-        space: Iterable[Mapping[str, CategoricalChoiceType]] | ListedSpaceModel | None = None,
-        number: Callable[[FrozenTrial], int] | None = None,
+        space: Iterable[Mapping[str, CategoricalChoiceType]] | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
     ) -> None:
-        rows = space if space is None or isinstance(space, ListedSpaceModel) else _rows(space)
-        super().__init__(rows or InferredSpaceModel(), seed=seed, number=number, constraints_func=constraints_func)
-        self._rows = rows
+        self._rows = None if space is None else ListedSpaceModel(listed(space))
+        super().__init__(self._rows or InferredSpaceModel(), seed=seed, constraints_func=constraints_func)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Add a trial's result; `Study.optimize` stops after the last feasible config."""
@@ -232,11 +193,6 @@ class AutotuneSampler(StudySampler):
         if self._rows is None:
             raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")
         return self._rows.encoding.params(self._rows.suggest(trial))
-
-
-def _rows(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> ListedSpaceModel:
-    spaces, choices = listed(configs)
-    return ListedSpaceModel(spaces, choices=choices)
 
 
 def _one_objective(sampler: BaseSampler, study: Study) -> None:

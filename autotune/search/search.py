@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import optuna
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
@@ -14,11 +15,11 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
 from autotune.search.proposer import uniform
-from autotune.search.sampler import AutotuneSampler, StudySampler
+from autotune.search.sampler import StudySampler
 from autotune.search.space_model import ListedSpaceModel, by_model
-from autotune.search.state import FeasibleSpace
+from autotune.search.state import Family
 from autotune.study import SAMPLERS
-from autotune.trial import Config, Trial
+from autotune.trial import Config, Trial, Value
 
 if TYPE_CHECKING:
     from autotune.search.warm_start import WarmStart
@@ -29,6 +30,43 @@ LEAST = 1e-3
 """Smallest significant difference of two log times."""
 AHEAD = 10
 """Number of evaluations that an expected gain covers: each promises at most as much as the most promising one did."""
+
+
+class Param(Protocol):
+    """A parameter's name and its ordered values."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def values(self) -> tuple[Value, ...]: ...
+
+
+class FeasibleSpace(Protocol):
+    """The part of a `SearchSpace` that a search needs."""
+
+    @property
+    def template(self) -> str: ...
+    @property
+    def params(self) -> Sequence[Param]: ...
+    @property
+    def rows(self) -> npt.NDArray[np.int16]:
+        """Value indices of the feasible configs [m, len(params)]."""
+        ...
+
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def padded_work(self) -> npt.NDArray[np.int64] | None: ...
+    @property
+    def default(self) -> Config | None: ...
+    def config(self, row: int, /) -> Config: ...
+    def row_of(self, config: Config, /) -> int | None: ...
+
+
+def family_of(space: FeasibleSpace) -> Family:
+    """A space's rows, with its template's name before each parameter's, as they are in the Optuna study."""
+    params = {f"{space.template}.{param.name}": param.values for param in space.params}
+    return Family(space.template, params, space.rows, space.padded_work)
 
 
 class Search:
@@ -56,41 +94,46 @@ class Search:
     ) -> None:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
-        self._sampler = sampler
+        self._is_default = sampler == "default"
         choose = {"default": by_model, "random": by_chance, "tpe": by_tpe}[sampler]
-        self._rows = ListedSpaceModel(spaces, least=LEAST, choose=choose)
+        self._spaces = [space for space in spaces if len(space.rows)]
+        self._rows = ListedSpaceModel([family_of(space) for space in self._spaces], least=LEAST, choose=choose)
         self._state = self._rows.state
+        self._defaults = [self._find(space.default) for space in self._spaces if space.default is not None]
+        self._walked = all(space.complete for space in self._spaces) and len(self._state) <= budget
         self._design = design
         self._by = design.by if design is not None else ""
         self._designed: set[int] = set()  # indices of the configs that the initial design proposed
-        self._budget = budget
         self._seed = seed
         self._asked: dict[int, int] = {}  # config index -> Optuna trial number, asked for and not yet told
         self._number = 0
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(sampler=self._make())
+        self._study = optuna.create_study(sampler=StudySampler(self._rows, seed=seed, number=lambda _: self._number))
         optuna.logging.set_verbosity(verbosity)
         self._watch = watch
         self._gains: list[float | None] = []
         for place, trial in enumerate(history):
-            if place >= len(history) - LOOK:
-                self._look(trial.number)
-            self._note_design()
+            self._begin(trial.number, watch=watch and place >= len(history) - LOOK)
             self.tell(trial)
 
     def ask(self, number: int) -> Config | None:
         """The config to evaluate as trial `number`; None if every feasible one was proposed."""
         if not self._state.free.any():
             return None
-        self._look(number)
-        self._note_design()
-        return self._state.config(self._ask(number, forced=self._forced()))
+        forced = self._begin(number, watch=self._watch)
+        if forced is not None:  # the study returns it first
+            self._study.enqueue_trial(self._rows.encoding.params(forced))
+        self._number = number
+        trial = self._study.ask()
+        index = self._rows.suggest(trial)
+        self._asked[index] = trial.number
+        return self._config(index)
 
     @property
     def is_random(self) -> bool:
         """Whether the next config would be random, although pending results might let a model choose it."""
-        return self._sampler == "default" and self._rows.proposer.is_random and self._forced() is None
+        return self._is_default and self._rows.proposer.is_random and self._forced() is None
 
     @property
     def expected_gain(self) -> float | None:
@@ -98,24 +141,16 @@ class Search:
         latest = [gain for gain in self._gains[-LOOK:] if gain is not None]
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
-    def _look(self, number: int) -> None:
-        """Record the gain that the model expects of the config that is about to be asked for; None if the model did not
-        choose it.
-        """
-        if self._watch and self._state.free.any():
-            self._rows.proposer.propose(np.random.default_rng([self._seed, number]))
-            self._gains.append(self._rows.proposer.gain if self._forced() is None else None)
-
     def proposed_by(self, config: Config) -> str:
         """The source of a config: the word of the initial design, `default` for a family's default, else `search`."""
-        index = self._state.find(config)
+        index = self._find(config)
         if index in self._designed:
             return self._by
-        return "default" if index in self._state.defaults else "search"
+        return "default" if index in self._defaults else "search"
 
     def tell(self, trial: Trial) -> None:
         """Add a finished trial; one of a config outside the spaces, or told before, changes nothing."""
-        index = self._state.find(trial.config)
+        index = self._find(trial.config)
         if index is None:
             return
         value = float(np.log(trial.median_us)) if trial.median_us else None
@@ -132,55 +167,47 @@ class Search:
             self._study.add_trial(past)
             self._rows.follow(self._study)
 
+    def _begin(self, number: int, *, watch: bool) -> int | None:
+        """The config that trial `number` gets with any sampler. Remembers the initial design's proposal, and with
+        `watch` the gain that the model expects of the next config; None if the model does not choose it.
+        """
+        forced = self._forced()
+        if self._design is not None and forced is not None:
+            self._designed.add(forced)
+        if watch and self._state.free.any():
+            self._rows.proposer.propose(np.random.default_rng([self._seed, number]))
+            self._gains.append(self._rows.proposer.gain if forced is None else None)
+        return forced
+
     def _forced(self) -> int | None:
-        """The next config with any sampler: a given config, a family's default, or the next of a small space."""
-        designed = self._designed_next()
-        if designed is not None:
-            return designed
-        default = self._state.first_free_default()
-        if default is not None:
+        """The next config with any sampler: of the initial design, a family's default, or the next of a small space.
+
+        An exhausted design is dropped.
+        """
+        if self._design is not None:
+            told = {self._config(each.index): each.value for each in self._state.observations}
+            config = self._design.next(told, [self._config(index) for index in self._state.pending])
+            index = None if config is None else self._find(config)
+            if index is not None and self._state.free[index]:
+                return index
+            self._design = None
+        default = next((index for index in self._defaults if index is not None and self._state.free[index]), None)
+        if default is not None or not self._walked or not self._state.free.any():
             return default
-        small = self._state.complete and len(self._state) <= self._budget
-        return self._state.first_free() if small else None
+        return int(np.argmax(self._state.free))
 
-    def _note_design(self) -> None:
-        """Remember the initial design's proposal, for `proposed_by`."""
-        designed = self._designed_next()
-        if designed is not None:
-            self._designed.add(designed)
-
-    def _designed_next(self) -> int | None:
-        """The next proposal of the initial design; an exhausted design is dropped."""
-        if self._design is None:
-            return None
-        state = self._state
-        told = {state.config(each.index): each.value for each in state.observations}
-        config = self._design.next(told, [state.config(index) for index in state.pending])
-        index = None if config is None else state.find(config)
-        if index is not None and state.free[index]:
-            return index
-        self._design = None
+    def _find(self, config: Config) -> int | None:
+        """A config's index; None if it is in no space."""
+        for space, offset in zip(self._spaces, self._state.offsets, strict=False):
+            if space.template == config.template:
+                row = space.row_of(config)
+                return None if row is None else offset + row
         return None
 
-    def _ask(self, number: int, *, forced: int | None) -> int:
-        """The index of the config for trial `number`; the study returns a forced one first."""
-        if forced is not None:
-            self._study.enqueue_trial(self._rows.encoding.params(forced))
-        self._number = number
-        trial = self._study.ask()
-        index = self._rows.suggest(trial)
-        self._asked[index] = trial.number
-        return index
-
-    def _make(self) -> StudySampler:
-        """The study's sampler."""
-        if self._sampler == "default":
-            return AutotuneSampler(space=self._rows, seed=self._seed, number=self._numbered)
-        return StudySampler(self._rows, seed=self._seed, number=self._numbered)
-
-    def _numbered(self, _trial: FrozenTrial) -> int:
-        """The trial number of the ask, which may differ from the number in Optuna's study."""
-        return self._number
+    def _config(self, index: int) -> Config:
+        """The config at an index."""
+        family = self._state.family_of(index)
+        return self._spaces[family].config(index - self._state.offsets[family])
 
 
 DRAWS = 8

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.search.encoding import FIXED, Encoding, Params
 from autotune.search.proposer import Proposer
-from autotune.search.state import FeasibleSpace, SearchState
+from autotune.search.state import Family, SearchState
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -88,14 +88,13 @@ class ListedSpaceModel:
 
     def __init__(
         self,
-        spaces: Sequence[FeasibleSpace],
+        families: Sequence[Family],
         *,
         least: float | None = None,
-        choices: Mapping[str, tuple[CategoricalChoiceType, ...]] | None = None,
         choose: Choose | None = None,
     ) -> None:
-        self.state = SearchState(spaces, least=least)
-        self.encoding = Encoding(self.state, choices=choices)
+        self.state = SearchState(families, least=least)
+        self.encoding = Encoding(self.state)
         self._choose = choose or by_model
         self._proposer: Proposer | None = None
         self._study: str | None = None

@@ -3,51 +3,88 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-
-from autotune.trial import Config, Value
+from optuna.distributions import CategoricalChoiceType
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Hashes = npt.NDArray[np.uint64]
 
 
-class SpaceParam(Protocol):
-    """A parameter's name and its ordered values."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The feasible configs of a kernel family, or of any set of parameters that occur together."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def values(self) -> tuple[Value, ...]: ...
+    name: str
+    """empty if the parameters alone tell the families apart"""
+    params: Mapping[str, tuple[CategoricalChoiceType, ...]]
+    """parameter to its ordered values"""
+    rows: npt.NDArray[np.int16]
+    """value indices of the configs [m, len(params)]"""
+    padded_work: Ints | None = None
+    """outputs that the device could compute in the time of each row [m]; None: unknown"""
 
 
-class FeasibleSpace(Protocol):
-    """The part of a search space that the search needs; implemented by `SearchSpace` and `ListedSpace`."""
+class Neighbourhood:
+    """Looks up the rows of one family by their value indices.
 
-    @property
-    def template(self) -> str: ...
-    @property
-    def params(self) -> Sequence[SpaceParam]: ...
-    @property
-    def rows(self) -> npt.NDArray[np.int16]:
-        """Value indices of the feasible configs [m, len(params)]."""
-        ...
+    A row's hash is linear in its value indices, modulo 2^64 with fixed random multipliers, so a neighbour's hash is
+    the row's plus a difference. Two of 100,000 rows share a hash with a chance of 3e-10.
+    """
 
-    @property
-    def complete(self) -> bool: ...
-    @property
-    def padded_work(self) -> npt.NDArray[np.int64] | None:
-        """Outputs that the device could compute in the time of each row [m]; None: unknown."""
-        ...
+    def __init__(self, family: Family) -> None:
+        counts = [len(values) for values in family.params.values()]
+        multipliers = np.random.default_rng(0).integers(1, 2**63, size=len(counts), dtype=np.uint64)
+        self._rows = np.asarray(family.rows, dtype=np.uint64)
+        self._multipliers = multipliers
+        hashes = self._hash(self._rows)
+        self._order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[self._order]
+        self._parameter = np.repeat(np.arange(len(counts)), counts)
+        self._value = np.concatenate(
+            [np.arange(count, dtype=np.uint64) for count in counts] or [np.array([], np.uint64)]
+        )
 
-    @property
-    def default(self) -> Config | None: ...
-    def config(self, row: int, /) -> Config: ...
-    def row_of(self, config: Config, /) -> int | None: ...
+    def find(self, row: Ints) -> int | None:
+        """The position of a row of value indices; None if it is infeasible."""
+        found = self._lookup(self._hash(row[None, :].astype(np.uint64)))
+        return int(found[0]) if len(found) else None
+
+    def within_one(self, position: int) -> Ints:
+        """Positions of the feasible rows that differ in exactly one parameter."""
+        return self._lookup(self._hashes_of(position, self._steps(position)))
+
+    def within_two(self, position: int) -> Ints:
+        """Positions of the feasible rows that differ in exactly two parameters."""
+        steps = self._steps(position)
+        pairs = steps[:, None] + steps[None, :]
+        changed = self._parameter[self._value != self._rows[position][self._parameter]]
+        return self._lookup(self._hashes_of(position, pairs[changed[:, None] < changed[None, :]]))
+
+    def _hash(self, rows: Hashes) -> Hashes:
+        hashes: Hashes = (rows * self._multipliers).sum(axis=1, dtype=np.uint64)
+        return hashes
+
+    def _steps(self, position: int) -> Hashes:
+        """The change of a row's hash, modulo 2^64, for changing one parameter."""
+        now = self._rows[position][self._parameter]
+        steps: Hashes = ((self._value - now) * self._multipliers[self._parameter])[self._value != now]
+        return steps
+
+    def _hashes_of(self, position: int, steps: Hashes) -> Hashes:
+        hashes: Hashes = self._hash(self._rows[position : position + 1]) + steps
+        return hashes
+
+    def _lookup(self, hashes: Hashes) -> Ints:
+        if not len(self._hashes):
+            return np.array([], dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        found: Ints = self._order[places[self._hashes[places] == hashes]]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,37 +102,26 @@ class SearchState:
     The state depends only on the told trials and the pending asks, so a resumed search equals an uninterrupted one.
     """
 
-    def __init__(self, spaces: Sequence[FeasibleSpace], *, least: float | None = None) -> None:
+    def __init__(self, families: Sequence[Family], *, least: float | None = None) -> None:
         self.least = least
         """the smallest significant difference of two values; None: derived from the values"""
-        self.spaces = tuple(space for space in spaces if len(space.rows))
-        sizes = [len(space.rows) for space in self.spaces]
+        self.families = tuple(families)
+        sizes = [len(family.rows) for family in families]
         self.offsets = tuple(int(offset) for offset in np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]))
         self.observations: list[Observation] = []
         self.pending: list[int] = []
         self.free = np.ones(self.offsets[-1], dtype=np.bool_)
         """True where a config was neither asked for nor told"""
-        self.defaults = tuple(
-            index
-            for space in self.spaces
-            if space.default is not None and (index := self.find(space.default)) is not None
-        )
+        self._neighbourhoods: dict[int, Neighbourhood] = {}
 
     def __len__(self) -> int:
         return self.offsets[-1]
 
-    @property
-    def complete(self) -> bool:
-        """True when every family's rows are all its feasible configs."""
-        return all(space.complete for space in self.spaces)
-
-    def find(self, config: Config) -> int | None:
-        """A config's index; None if it is in no space."""
-        for family, space in enumerate(self.spaces):
-            if space.template == config.template:
-                row = space.row_of(config)
-                return None if row is None else self.offsets[family] + row
-        return None
+    def neighbourhood(self, family: int) -> Neighbourhood:
+        """The rows of one family."""
+        if family not in self._neighbourhoods:
+            self._neighbourhoods[family] = Neighbourhood(self.families[family])
+        return self._neighbourhoods[family]
 
     def free_of(self, family: int) -> npt.NDArray[np.bool_]:
         """The part of `free` that is one family's."""
@@ -105,15 +131,10 @@ class SearchState:
         """The position of the family that an index belongs to."""
         return bisect.bisect_right(self.offsets, index) - 1
 
-    def config(self, index: int) -> Config:
-        """The config at an index."""
-        family = self.family_of(index)
-        return self.spaces[family].config(index - self.offsets[family])
-
     def row(self, index: int) -> npt.NDArray[np.int16]:
         """The value indices of the config at an index."""
         family = self.family_of(index)
-        row: npt.NDArray[np.int16] = self.spaces[family].rows[index - self.offsets[family]]
+        row: npt.NDArray[np.int16] = self.families[family].rows[index - self.offsets[family]]
         return row
 
     def ask(self, index: int) -> None:
@@ -142,29 +163,20 @@ class SearchState:
         self.pending.clear()
         self.free[:] = True
 
-    def first_free_default(self) -> int | None:
-        """The first family's default that was not asked for yet, then the next family's."""
-        return next((index for index in self.defaults if self.free[index]), None)
-
-    def first_free(self) -> int | None:
-        """The first config in order that was not asked for yet."""
-        index = int(np.argmax(self.free)) if len(self) else 0
-        return index if len(self) and self.free[index] else None
-
     def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
         """The free config of a family nearest to a row: by Hamming distance, then ordinal distance, then at random.
 
         If the family has none left, a config of another family. Raises LookupError if no config is left at all.
         """
-        order = [family, *(other for other in range(len(self.spaces)) if other != family)]
+        order = [family, *(other for other in range(len(self.families)) if other != family)]
         for here in order:
             free = np.flatnonzero(self.free_of(here))
             if not len(free):
                 continue
             if here != family:
                 return self.offsets[here] + int(rng.choice(free))
-            spans = np.array([max(1, len(param.values) - 1) for param in self.spaces[here].params])
-            apart = self.spaces[here].rows[free] - row
+            spans = np.array([max(1, len(values) - 1) for values in self.families[here].params.values()])
+            apart = self.families[here].rows[free] - row
             distance = np.count_nonzero(apart, axis=1) + np.sum(np.abs(apart) / spans, axis=1) / (len(spans) + 1)
             nearest = free[distance <= distance.min() + 1e-9]
             return self.offsets[here] + int(rng.choice(nearest))

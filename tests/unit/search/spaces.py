@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.search import Search
-from autotune.search.state import FeasibleSpace
+from autotune.search.search import FeasibleSpace, Search
 from autotune.trial import Config, Outcome, Timing, Trial, Value
 
 

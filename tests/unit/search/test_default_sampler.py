@@ -11,10 +11,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.search.encoding import Neighbourhood
 from autotune.search.gaussian_process import fit, posterior
 from autotune.search.one_hot import Features
-from autotune.search.search import Search
+from autotune.search.search import Search, family_of
+from autotune.search.state import Neighbourhood
 from autotune.trial import Config, Outcome, Value
 from tests.benchmarks.replay import replay_once
 from tests.long_run import every, long_run
@@ -226,7 +226,7 @@ def test_a_proposal_at_a_thousand_trials_takes_less_than_20_ms() -> None:
 
 def test_neighbours_are_the_rows_that_differ_in_one_or_two_values() -> None:
     space = tiles()
-    near = Neighbourhood(space)
+    near = Neighbourhood(family_of(space))
     for position in (0, 17, 1234, len(space.rows) - 1):
         apart = np.count_nonzero(space.rows != space.rows[position], axis=1)
         assert sorted(near.within_one(position)) == list(np.flatnonzero(apart == 1))
@@ -273,7 +273,7 @@ def test_what_idles_is_learned_across_tile_sizes() -> None:
 
     def agreement(*, told: bool, seed: int) -> float:
         space = waving(told=told)
-        features = Features(space)
+        features = Features(family_of(space))
         log_times = np.log([in_waves(space.config(row)) for row in range(len(space.rows))])
         known = np.random.default_rng(seed).permutation(len(space.rows))[:16]
         codes = features.codes(np.arange(len(space.rows)))

@@ -7,6 +7,7 @@ import pytest
 
 from autotune.search.gaussian_process import fit, posterior
 from autotune.search.one_hot import Features
+from autotune.search.search import family_of
 
 from .spaces import ListedSpace
 
@@ -19,7 +20,7 @@ def test_what_single_parameters_do_is_known_far_from_everything_measured(seed: i
     log_times = effects[np.arange(6)[None, :], space.rows].sum(axis=1)
     differing = (space.rows != 1).sum(axis=1)
     measured, far = np.flatnonzero(differing <= 1), np.flatnonzero(differing >= 4)
-    features = Features(space)
+    features = Features(family_of(space))
     codes = features.codes(measured)
     weights = fit(features.metric, codes, log_times[measured])
     mean, deviation = posterior(features.metric, codes, log_times[measured], weights).predict(features.codes(far))
@@ -31,7 +32,7 @@ def test_a_measured_config_is_predicted_as_measured() -> None:
     space = ListedSpace("steps", {"a": [1, 2, 4, 8], "b": [1, 2, 3], "c": ["x", "y"]})
     rows = np.arange(0, len(space.rows), 3)
     log_times = np.cos(rows)
-    features = Features(space)
+    features = Features(family_of(space))
     codes = features.codes(rows)
     conditioned = posterior(features.metric, codes, log_times, fit(features.metric, codes, log_times))
     mean, deviation = conditioned.predict(features.codes(np.arange(len(space.rows))))
