@@ -29,7 +29,8 @@ from .torch_example import convolutions, copied, has_hooks, replaced, run, tenso
 from .torch_repeated import Calls, Once, Repeated, Value
 from .torch_whole_norms import WholeNorms, with_aten_norms
 
-_MOST_UNROLLED = 8  # times that a convolution of one graph runs
+MOST_UNROLLED = 8
+"""Times that a convolution of one graph runs."""
 _MOST_KINDS = 8  # of calls of a part
 _FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
 
@@ -47,17 +48,25 @@ class Part:
     is_convolution: bool = False
     """whether the part was a single convolution"""
 
+    def layer_name(self, label: str) -> str:
+        """The name of one of its layers in the network."""
+        return self.path if self.is_convolution else ".".join(filter(None, (self.path, label)))
+
 
 def capture(
-    network: nn.Module, arguments: tuple[object, ...], sketched: Callable[[Sequence[Part]], None] | None = None
+    network: nn.Module,
+    arguments: tuple[object, ...],
+    sketched: Callable[[Sequence[Part]], None] | None = None,
+    *,
+    most_unrolled: int = MOST_UNROLLED,
 ) -> tuple[nn.Module, tuple[Part, ...]]:
     """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
     graphs.
 
-    All of it becomes one graph if torch.export accepts it, unless a convolution runs more than 8 times; otherwise the
-    largest parts whose parameters nobody else reads. A part that ran several times becomes a graph for each kind of
-    call. `sketched` is called with a sketch of the graph, or of the largest parts, which takes a fraction of
-    torch.export's time.
+    All of it becomes one graph if torch.export accepts it, unless a convolution runs more than `most_unrolled` times.
+    Otherwise the largest parts whose parameters nobody else reads become graphs, and a part that ran several times
+    becomes a graph for each kind of call. `sketched` is called with a sketch of the graph, or of the largest parts,
+    which takes a fraction of torch.export's time.
     """
     runs = Counter[nn.Module]()
     sketch = None if sketched is None else _sketch(network, arguments, runs)
@@ -65,16 +74,11 @@ def capture(
         runs = _runs(network, arguments)
     if sketched is not None:
         sketched([sketch] if sketch is not None else _sketches(network, arguments, runs))
-    if _is_one_graph(network, runs):
+    if all(runs[part] <= most_unrolled for part in convolutions(network).values()):
         graph = exported(network, arguments)
         if graph is not None:
             return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
     return network, tuple(_parts(network, arguments, runs))
-
-
-def _is_one_graph(network: nn.Module, runs: Counter[nn.Module]) -> bool:
-    """Whether no convolution runs so often that its calls should not be unrolled."""
-    return all(runs[part] <= _MOST_UNROLLED for part in convolutions(network).values())
 
 
 def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
@@ -84,7 +88,7 @@ def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.
 
     def called(part: nn.Module, _: object, __: object) -> None:
         runs[part] += 1
-        if isinstance(part, _ConvNd) and runs[part] > _MOST_UNROLLED:
+        if isinstance(part, _ConvNd) and runs[part] > MOST_UNROLLED:
             raise RecursionError(part)
 
     try:
@@ -154,7 +158,7 @@ def _parts(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.M
             if graph is not None and _can_stand_for(network, arguments, part, graph, 1):
                 replaced(network, part, graph)
                 return [Part(path, graph, given[part], is_convolution=isinstance(part, _ConvNd))]
-        if runs[part] > _MOST_UNROLLED and not isinstance(part, _ConvNd):
+        if runs[part] > MOST_UNROLLED and not isinstance(part, _ConvNd):
             repeated, graphs = _repeated(network, arguments, part, path)
             if repeated is not None and _can_stand_for(network, arguments, part, repeated, runs[part]):
                 replaced(network, part, repeated)
@@ -361,7 +365,10 @@ def _module(program: torch.export.ExportedProgram, opaque: Mapping[str, nn.Modul
         for at, each in enumerate(tensors)
     }
     for node in made.graph.nodes:
+        modules = [*(node.meta.get("nn_module_stack") or {}).values()]
         node.meta.clear()  # fake tensors, which no copy of a network needs
+        if modules:
+            node.meta["path"] = modules[-1][0]
     asked = _asked(made.graph)
     made.graph._tracer_cls = None  # that of the capture, which unpickling would call without its arguments
     graph = fx.GraphModule(made, made.graph)

@@ -37,6 +37,17 @@ class Read:
 
 def read(part: Part) -> Read:
     """Run a captured graph on its example, and convert it."""
+    calls, seen = calls_of(part)
+    graph, nodes = calls.graph(), part.graph.graph
+    (output,) = nodes.find_nodes(op="output")
+    by_name = {node.name: node for node in nodes.nodes}
+    return Read(
+        part, graph, tuple(by_name[each.writes[0]] if each.writes else output for each in graph.operators), seen
+    )
+
+
+def calls_of(part: Part) -> tuple[Calls, Seen]:
+    """The calls of a captured graph, and the observations of a run on its example."""
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
@@ -47,10 +58,9 @@ def read(part: Part) -> Read:
     modules = dict(part.graph.named_modules())
     nodes = part.graph.graph.nodes
     labels = {node.name: part.labels.get(str(node.target), str(node.target)) for node in nodes if node.op == "get_attr"}
-    calls = tuple(_call(node, modules, seen) for node in nodes if node.op.startswith("call"))
     (output,) = part.graph.graph.find_nodes(op="output")
-    found = Calls(
-        calls=calls,
+    calls = Calls(
+        calls=tuple(_call(node, modules, seen) for node in nodes if node.op.startswith("call")),
         tensors={
             node.name: TensorType(tuple(each.kind.shape), _word(each), each.layouts)
             for node, each in seen.tensors.items()
@@ -59,11 +69,7 @@ def read(part: Part) -> Read:
         constants=labels,
         outputs=frozenset(node.name for node in output.all_input_nodes),
     )
-    graph = found.graph()
-    by_name = {node.name: node for node in nodes}
-    return Read(
-        part, graph, tuple(by_name[each.writes[0]] if each.writes else output for each in graph.operators), seen
-    )
+    return calls, seen
 
 
 def _word(tensor: TensorIs) -> str:

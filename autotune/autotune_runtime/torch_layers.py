@@ -263,7 +263,7 @@ class LayerGraph:
 
     def _layer(self, at: int, found: network_layers.Layer[LayerProblem], fused: Fused | None) -> Layer:
         node, problem = self._read.nodes[at], found.problem
-        name = self.part.path if self.part.is_convolution else ".".join(filter(None, (self.part.path, found.label)))
+        name = self.part.layer_name(found.label)
         why_not = found.why_not if changes_are_counted(self.part.graph) else NOT_COUNTED
         layer = Layer(name, None, None, why_not, None, node, found.kind)
         if fused is None or problem is None or why_not:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
+from torch._C import _is_any_autocast_enabled
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -52,11 +53,7 @@ class WholeNorms(TorchFunctionMode):
             of.apply_defaults()
             arguments = _in_order(func, of.arguments)
             x = arguments[0]
-            if (
-                isinstance(x, Tensor)
-                and not torch.is_autocast_enabled(x.device.type)
-                and not of.arguments.get("training")
-            ):
+            if isinstance(x, Tensor) and not _is_any_autocast_enabled() and not of.arguments.get("training"):
                 return _FUNCTIONS[func](*arguments)
         return func(*args, **given)
 

@@ -138,8 +138,9 @@ def import_model(
     (max_pool2d, avg_pool2d), means over all pixels (pixel_mean), and products with a factor for each image and channel
     (gate).
 
-    SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2), or Python code that builds a
-    PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that code.
+    SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2, requires PyTorch), or Python code
+    that builds a PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that
+    code, and PyTorch may run code in an archive.
 
     Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
     layer with a count. Comments in the study list the operators that are fused into each layer, and the layers that no

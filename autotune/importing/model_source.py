@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
 from autotune.importing.onnx_file import read_onnx
-from autotune.importing.torch_archive import NO_PICKLES, read_archive
-from autotune.importing.torch_module import archives_of_source
+from autotune.importing.torch_module import read_archive, read_code
 
-_ZIP, _PICKLE = b"PK", b"\x80"  # the first bytes of files
+_PICKLES = (b"PK", b"\x80")  # the first bytes of files that torch.save writes
 _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FILE.py:NAME"
 
 
@@ -45,16 +44,13 @@ def _networks(request: Request, stage: Callable[[str], None]) -> Iterator[Graph]
     source, dtype, layout = request.source, request.dtype, request.layout
     path = Path(source)
     is_file = _is_file(path)
-    archived = is_file and (path.suffix == ".pt2" or _begins(path) == _ZIP)
     for batch in request.batches or (None,):
-        if archived:
-            yield read_archive(path, source, request.inputs, batch, dtype, layout)
-        elif is_file:
-            yield read_onnx(path, request.inputs, batch, dtype, layout)
+        if not is_file:
+            yield read_code(source, request.inputs, batch, dtype, layout, stage)
+        elif path.suffix == ".pt2":
+            yield read_archive(path, request.inputs, batch, dtype, layout, stage)
         else:
-            inputs = tuple(each if batch is None else (batch, *each[1:]) for each in request.inputs)
-            archives = archives_of_source(source, inputs, stage)
-            yield joined({path: read_archive(file, source, (), None, dtype, layout) for path, file in archives.items()})
+            yield read_onnx(path, request.inputs, batch, dtype, layout)
 
 
 def _is_file(path: Path) -> bool:
@@ -68,8 +64,11 @@ def _is_file(path: Path) -> bool:
         raise ModelError(f"{path}: no such file; expected {_KINDS}")
     if path.suffix == ".py":
         raise ModelError(f"{path}: name the function in it that builds the model, as {path}:build")
-    if _begins(path)[:1] == _PICKLE:
-        raise ModelError(f"{path}: {NO_PICKLES}")
+    if path.suffix != ".pt2" and _begins(path).startswith(_PICKLES):
+        raise ModelError(
+            f"{path}: holds pickled Python objects, which could run any code and are not loaded; give an ONNX file, or "
+            "the function that builds the model as my_module.py:build"
+        )
     return True
 
 
@@ -79,38 +78,3 @@ def _begins(path: Path) -> bytes:
             return file.read(2)
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def joined(parts: Mapping[str, Graph]) -> Graph:
-    """The graphs of a network's parts, by their paths, as one graph of the inputs of the first part."""
-    prefixes = {path: f"{path}." if path else "" for path in parts}
-    named = [_named(graph, prefixes[path]) for path, graph in parts.items()]
-    return replace(
-        named[0],
-        operators=tuple(each for graph in named for each in graph.operators),
-        outputs=frozenset(name for graph in named for name in graph.outputs),
-        dtypes={name: dtype for graph in named for name, dtype in graph.dtypes.items()},
-    )
-
-
-def _named(graph: Graph, prefix: str) -> Graph:
-    """A graph with a prefix before all names."""
-
-    def renamed(names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(f"{prefix}{name}" for name in names)
-
-    operators = tuple(
-        replace(
-            each,
-            reads=renamed(each.reads),
-            writes=renamed(each.writes),
-            constants=renamed(each.constants),
-            inside=renamed(each.inside),
-            source=each.source and f"{prefix}{each.source}",
-            layer=each.layer and replace(each.layer, label=f"{prefix}{each.layer.label}"),
-            product=each.product and replace(each.product, label=f"{prefix}{each.product.label}"),
-        )
-        for each in graph.operators
-    )
-    dtypes = dict(zip(renamed(graph.dtypes), graph.dtypes.values(), strict=True))
-    return replace(graph, operators=operators, outputs=frozenset(renamed(graph.outputs)), dtypes=dtypes)

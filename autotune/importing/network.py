@@ -1,4 +1,4 @@
-"""Texts of a network that a user is shown: names in files, and sizes."""
+"""Names and input sizes of a network, for messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_LABEL = 80
 
 
 def plain(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A file's text that may be shown: one line without control characters, of bounded length."""
+    """A text from a file as one line of bounded length, without control characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
@@ -20,9 +20,9 @@ def plain(text: str, longest: int = LONGEST_LABEL) -> str:
 def asked(
     name: str, own: Mapping[str, Shape], inputs: Sequence[tuple[int, ...]], batch: int | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Sizes of a network's inputs, whose names and sizes in the file are given. Raises ModelError where one is unknown.
+    """The sizes of a network's inputs: the given ones, else the file's own. Raises ModelError if one is unknown.
 
-    `inputs` are in the file's order; `batch` takes the place of every first size.
+    `own` are the inputs in the file, by name; `inputs` are in the file's order; `batch` replaces every first size.
     """
     has = f"it has {', '.join(f'{plain(each)} {sizes(shape)}' for each, shape in own.items()) or 'no inputs'}"
     if len(inputs) > len(own):

@@ -1,4 +1,4 @@
-"""An ONNX file -> `Graph`. Its weights are not looked at: sizes come from shape inference."""
+"""An ONNX file -> `Graph`. Its weights are not read: sizes come from shape inference."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
 
 
 def _grown(model: ModelProto) -> int:
-    """Operators that a model comes to with its functions inlined; one of many kilobytes counts as so many."""
+    """The number of operators after functions are inlined; an operator of N KiB counts as N."""
     calls = {(each.domain, each.name): Counter(_called(each.node)) for each in model.functions}
     own = {(each.domain, each.name): sum(1 + (node.ByteSize() >> 10) for node in each.node) for each in model.functions}
     called = [name for name in _called(model.graph.node) if name in own]
@@ -158,7 +158,7 @@ def _line(error: Exception) -> str:
 
 
 def _without_weights(graph: GraphProto) -> frozenset[str]:
-    """Let large constants be inputs, for inference copies the model. Returns the names of constants."""
+    """Replace large constants by inputs, because shape inference copies the model. Returns the names of constants."""
     from onnx import helper
 
     known = {each.name for each in graph.input}

@@ -24,7 +24,7 @@ _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
 _CLOSE = 1e-6  # files have float32 constants
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
-_RANDOM = ("RandomNormal", "RandomUniform")  # that make a tensor of nothing, which is no constant
+_RANDOM = ("RandomNormal", "RandomUniform")  # whose outputs are not constants, although they read no tensor
 _SAME = (
     *("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gemm", "Dropout"),
     *("Tanh", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "HardSigmoid", "HardSwish", "Gelu"),
@@ -80,7 +80,7 @@ class _Node:
 
 
 class GraphReader:
-    """Reads a graph; `constants` are tensors whose values are not there."""
+    """Reads a graph; `constants` are tensors whose values were not loaded."""
 
     def __init__(self, graph: GraphProto, constants: frozenset[str], dtype: str | None, layout: str) -> None:
         self._graph, self._constants, self._dtype, self._layout = graph, set(constants), dtype, layout
@@ -102,7 +102,7 @@ class GraphReader:
         return Calls(found, tensors, images, constants, outputs, self._layout)
 
     def _store(self, name: str, tensor: TensorProto) -> None:
-        """Note a constant's type and sizes, and the number that is all of it."""
+        """Note a constant's type and sizes, and its value if it is one number."""
         from onnx import numpy_helper
 
         value = numpy_helper.to_array(tensor)
@@ -200,7 +200,7 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
 
 
 def _label(node: _Node) -> str:
-    """The node's name if it says something, else its filters' name without the ending that all filters have."""
+    """The node's name unless it is only numbered, else its filters' name without the ending that all filters have."""
     proto = node.proto
     name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
     numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({re.escape(node.kind)})?[._@]?\d*", name, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Python code that builds a PyTorch model -> an archive of `torch.export`, on the meta device: no weights, no GPU."""
+"""Python code that builds a PyTorch model, or an archive of `torch.export` -> `Graph`, as `convert` captures it."""
 
 from __future__ import annotations
 
@@ -7,101 +7,200 @@ import copy
 import importlib
 import importlib.util
 import inspect
-import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
-from autotune.importing.network import plain
+from autotune.importing.network import asked, plain
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from autotune.autotune_runtime.torch_capture import Part
+
 _WITHOUT = ("weights", "weights_backbone")
 """Arguments of torchvision's builders for weights to download; None: none."""
-_VALUES = (
-    "its control flow depends on computed values, such as a detector's boxes, and none of its parts can be exported"
-)
 
 
-def archives_of_source(
-    source: str, inputs: Sequence[tuple[int, ...]], stage: Callable[[str], None]
-) -> Mapping[str, io.BytesIO]:
-    """The archive of the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes, as ''.
+def read_code(
+    source: str,
+    inputs: Sequence[tuple[int, ...]],
+    batch: int | None,
+    dtype: str | None,
+    layout: str | None,
+    stage: Callable[[str], None],
+) -> Graph:
+    """Read the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes.
 
-    If its control flow depends on computed values, such as a detector's boxes: the archives of the parts that `convert`
-    captures, by their paths. NAME is a function or class, called without arguments, or a model. timm's models go by
-    their names there. The code runs. Raises ModelError where PyTorch, the module or the name is missing, or the model
-    cannot be built or exported. `stage` is called with each step, because a step takes seconds.
+    NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
+    runs, on the meta device if the model looks at no values: without weights. Raises ModelError where PyTorch, the
+    module or the name is missing, or the model cannot be built or captured. `stage` is called with each step, because a
+    step takes seconds.
     """
-    stage(f"{source}: importing PyTorch and the code")
-    try:
-        import torch
-
-        from autotune.autotune_runtime.torch_capture import depends_on_values
-    except ImportError:
-        raise ModelError(f"{source}: needs PyTorch; install it (pip install torch), or give an ONNX file") from None
-    if not inputs:
-        raise ModelError(f"{source}: the sizes of its input are needed, such as --input 1x3x224x224")
-    with _apart():  # standard output may be the study's
+    with _pytorch(source, stage):
+        if not inputs:
+            raise ModelError(f"{source}: the sizes of its input are needed, such as --input 1x3x224x224")
+        sizes = [each if batch is None else (batch, *each[1:]) for each in inputs]
         build = _builder(source)
         failed = ""
-        # the second for models that look at values while they are built or traced
-        for device, in_parts in (("meta", False), ("cpu", False), ("cpu", True)):
-            if in_parts is not (failed == _VALUES):
-                continue
+        for device in ("meta", "cpu"):
             try:
-                with torch.device(device), torch.no_grad():
-                    stage(f"{source}: building the model")
-                    module = build().eval().to(device)
-                    stage(f"{source}: {'running it, and ' if in_parts else ''}exporting it by torch.export")
-                    found = archives_of_parts(module, inputs) if in_parts else {"": archive_of(module, inputs)}
-                    if found:
-                        return found
+                return _built_graph(source, build, device, sizes, dtype, layout, stage)
             except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
-                text = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
-                failed = _VALUES if depends_on_values(error) else plain(text, 300)
+                failed = _line(error)
     raise ModelError(f"{source}: cannot be built and exported: {failed}")
 
 
-def archive_of(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> io.BytesIO:
-    """The archive of a model in evaluation mode, for inputs of these sizes, of its parameters' type and device."""
-    from autotune.autotune_runtime.torch_attention import fast_attention
+def _built_graph(
+    source: str,
+    build: Callable[[], nn.Module],
+    device: str,
+    sizes: Sequence[tuple[int, ...]],
+    dtype: str | None,
+    layout: str | None,
+    stage: Callable[[str], None],
+) -> Graph:
+    import torch
 
-    with fast_attention(module):
-        return _exported(module, _noise(module, inputs))
+    with torch.device(device), torch.no_grad():
+        stage(f"{source}: building the model")
+        module = build().eval().to(device)
+        stage(f"{source}: exporting it by torch.export")
+        return graph_of_module(module, sizes, dtype, layout)
 
 
-def archives_of_parts(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> Mapping[str, io.BytesIO]:
-    """The archives of the parts that `convert` captures of a model in evaluation mode, by their paths."""
+def read_archive(
+    path: Path,
+    inputs: Sequence[tuple[int, ...]],
+    batch: int | None,
+    dtype: str | None,
+    layout: str | None,
+    stage: Callable[[str], None],
+) -> Graph:
+    """Read an archive of `torch.export.save`, which PyTorch loads, for inputs of these sizes, its own where none are
+    given, with `batch` images where it is.
+
+    Raises ModelError where PyTorch is missing, or the archive is damaged or was exported for other sizes.
+    """
+    with _pytorch(str(path), stage):
+        import torch
+
+        try:
+            program = torch.export.load(path)
+            values = {
+                node.name: node.meta["val"]
+                for node in program.graph.find_nodes(op="placeholder")
+                if node.name in program.graph_signature.user_inputs
+            }
+        except Exception as error:  # noqa: BLE001 - PyTorch's errors for a damaged file have no common class
+            raise ModelError(f"{path}: is not a torch.export archive: {_line(error)}") from None
+        shapes = {
+            name: tuple(size if isinstance(size, int) else None for size in each.shape) for name, each in values.items()
+        }
+        sizes = asked(str(path), shapes, inputs, batch)
+        arguments = tuple(_like(each, size) for each, size in zip(values.values(), sizes, strict=True))
+        try:
+            return _graph(program.module(), arguments, dtype, layout)
+        except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
+            raise ModelError(f"{path}: cannot be read for these sizes: {_line(error)}") from None
+
+
+def graph_of_module(
+    module: nn.Module, sizes: Iterable[Sequence[int]], dtype: str | None = None, layout: str | None = None
+) -> Graph:
+    """The graph of a model, or the graphs of the parts that `convert` captures of it, as one graph.
+
+    The model is in evaluation mode, and changed. `sizes` are those of its inputs; dtype and layout are the model's
+    unless they are given.
+    """
+    from autotune.autotune_runtime.torch_example import example_arguments
+
+    noise = tuple(each for size in sizes for each in example_arguments(module, tuple(size)))
+    return _graph(module, noise, dtype, layout)
+
+
+def _like(value: Tensor, size: Sequence[int]) -> Tensor:
+    """A tensor of ones with the dtype and the memory format of an archive's input."""
+    import torch
+
+    from autotune.autotune_runtime.torch_call import LAST
+    from autotune.autotune_runtime.torch_example import is_channels_last
+
+    memory_format = LAST[value.dim()] if is_channels_last(value) else torch.contiguous_format
+    return torch.ones(tuple(size), dtype=value.dtype).contiguous(memory_format=memory_format)
+
+
+def _graph(module: nn.Module, arguments: tuple[object, ...], dtype: str | None, layout: str | None) -> Graph:
     from autotune.autotune_runtime.torch_attention import fast_attention
     from autotune.autotune_runtime.torch_capture import capture
 
     with fast_attention(module):
-        _, parts = capture(module, _noise(module, inputs))
-        return {part.path: _exported(part.graph, part.arguments) for part in parts}
+        _, parts = capture(module, arguments, most_unrolled=sys.maxsize)
+    if not parts:
+        raise ModelError(
+            "torch.export accepts neither the network nor one of its parts with a convolution; their control flow may "
+            "depend on computed values, such as a detector's boxes"
+        )
+    named = [_named(_part_graph(part, dtype, layout), part) for part in parts]
+    return replace(
+        named[0],
+        operators=tuple(each for graph in named for each in graph.operators),
+        outputs=frozenset(name for graph in named for name in graph.outputs),
+        dtypes={name: dtype for graph in named for name, dtype in graph.dtypes.items()},
+    )
 
 
-def _noise(module: nn.Module, inputs: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    import torch
+def _part_graph(part: Part, dtype: str | None, layout: str | None) -> Graph:
+    from autotune.autotune_runtime.torch_graph import calls_of
 
-    like = next((each for each in module.parameters() if each.is_floating_point()), torch.empty(0))
-    return tuple(torch.rand(each, dtype=like.dtype, device=like.device) for each in inputs)
+    found, _ = calls_of(part)
+    if any(call.trains for call in found.calls):
+        raise ModelError("it is in training mode; call eval() before torch.export: kernels only infer")
+    paths = {node.name: str(node.meta.get("path", "")) for node in part.graph.graph.nodes}
+    return replace(
+        found,
+        calls=tuple(replace(call, path=call.path or paths.get("".join(call.writes[:1]), "")) for call in found.calls),
+        tensors={name: replace(each, dtype=dtype or each.dtype) for name, each in found.tensors.items()},
+        layout=layout,
+    ).graph()
 
 
-def _exported(module: nn.Module, arguments: tuple[object, ...]) -> io.BytesIO:
-    import torch
+def _named(graph: Graph, part: Part) -> Graph:
+    """The graph of a part, with names that no other part has."""
+    prefix = f"{part.path}." if part.path else ""
 
-    archive = io.BytesIO()
-    with contextlib.redirect_stderr(io.StringIO()):  # if it fails, the whole graph until then
-        torch.export.save(torch.export.export(module, arguments), archive)
-    return archive
+    def renamed(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"{prefix}{name}" for name in names)
+
+    operators = tuple(
+        replace(
+            each,
+            reads=renamed(each.reads),
+            writes=renamed(each.writes),
+            constants=renamed(each.constants),
+            inside=renamed(each.inside),
+            source=each.source and f"{prefix}{each.source}",
+            layer=each.layer and replace(each.layer, label=part.layer_name(each.layer.label)),
+            product=each.product and replace(each.product, label=part.layer_name(each.product.label)),
+        )
+        for each in graph.operators
+    )
+    dtypes = dict(zip(renamed(graph.dtypes), graph.dtypes.values(), strict=True))
+    return replace(graph, operators=operators, outputs=frozenset(renamed(graph.outputs)), dtypes=dtypes)
+
+
+def _line(error: Exception) -> str:
+    """An error's message in one line of bounded length."""
+    text = str(error).strip() if isinstance(error, ModelError) else f"{type(error).__name__}: {str(error).strip()}"
+    return plain(text.partition("\n")[0], 300)
 
 
 def _builder(source: str) -> Callable[[], nn.Module]:
@@ -176,9 +275,17 @@ def _run(path: Path) -> ModuleType:
 
 
 @contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Send the model's output to standard error, silence PyTorch, and restore the import paths."""
+def _pytorch(source: str, stage: Callable[[str], None]) -> Iterator[None]:
+    """Import PyTorch, silence it, send the model's output to standard error, and restore the import paths.
+
+    Standard output may be the study's. Raises ModelError without PyTorch.
+    """
     paths, disabled = sys.path[:], logging.root.manager.disable
+    stage(f"{source}: importing PyTorch and the code")
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise ModelError(f"{source}: needs PyTorch; install it (pip install torch), or give an ONNX file") from None
     try:
         with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings():
             warnings.simplefilter("ignore")

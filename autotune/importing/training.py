@@ -16,10 +16,10 @@ DATA, FILTER = "-data", "-filter"
 
 
 def training_layers(layers: Sequence[NamedLayer], networks: Sequence[Graph]) -> tuple[NamedLayer, ...]:
-    """Forward layers, and the gradients of those that are no transposed convolutions.
+    """Forward layers, and the gradients of those that are not transposed convolutions.
 
-    An activation and a residual are no part of a layer, because batch norms, whose statistics come from the layer's
-    output, stand before them. No data gradient is needed of a layer that reads the network's input, as its size tells.
+    Layers have no activation and no residual, because the batch norms before these need the layer's output for their
+    statistics. A layer that reads the network's input, which its size shows, has no data gradient.
     Raises StudyError if an operation does not have a gradient.
     """
     inputs = {shape for network in networks for shape in network.inputs}

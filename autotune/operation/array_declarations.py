@@ -35,7 +35,7 @@ def is_name(name: str) -> bool:
 
 
 def what_is_wrong(name: str) -> str:
-    """Why it cannot."""
+    """Why a name cannot be used."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
     return f"{name!r} is not a name; expected letters, digits and _, no digit first"
@@ -103,7 +103,7 @@ class ArrayReader:
         )
 
     def shapes(self) -> Mapping[str, list[str]]:
-        """The extents of each layout; of the layout that is not named, where the operation has no word for it."""
+        """The extents by layout; under an empty name if the operation has no layouts."""
         array, layouts = self.table, self.words.get("layout", ())
         if not layouts:
             return {"": strings(array, "shape", array.get("shape"))}
@@ -122,7 +122,7 @@ class ArrayReader:
         return {layout: ["1"] for layout in self.words.get("layout", ("",))}
 
     def dtypes(self) -> tuple[str, Mapping[str, str]]:
-        """The word that says the element type, and the type for each of its values.
+        """The word that determines the element type, and the type for each of its values.
 
         The word is `dtype`, or another word of types that `dtype` names; a type may also be the same for all, or be
         given for each of the problem's dtypes.
@@ -148,7 +148,7 @@ class ArrayReader:
         return word, of
 
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
-        """How test data are made. Raises where nothing is filled, and for a type that cannot hold such data."""
+        """How test data are made. Raises for an array without test data, and for a type that cannot hold such data."""
         if "fill" in self.table and not is_read:
             raise self.table.error("fill", f"leave it out: {_NOT_READ}")
         whole = [dtype for dtype in dtypes.values() if dtype not in FLOATS]
@@ -192,7 +192,7 @@ class ArrayReader:
                 raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")
 
     def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
-        """The axes that have windows, each one of every layout."""
+        """The axes that have windows; each occurs in every layout."""
         if "windows" in self.table and not is_read:
             raise self.table.error("windows", "leave it out: only arrays of the roles in, weights, inout are read")
         windows = self.table.table("windows", "expected a table of axes")

@@ -1,4 +1,4 @@
-"""The records that an operation's file comes to: sizes, parts of words, rules, distances and arrays."""
+"""Records of an operation's file: sizes, parts of words, rules, distances and arrays."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ KEPT: tuple[Role, ...] = ("in", "weights", "scalar")
 SCALAR: Role = "scalar"
 Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data"]
 FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data")
-"""How an array's test data are made; along the last axis, range counts from 0 and permutation shuffles that; data is
-what data.py gives.
+"""How an array's test data are made. Along the last axis, range counts from 0, and permutation shuffles these numbers;
+data comes from data.py.
 """
 DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
-"""Those whose second data set is whole numbers between two bounds; all others are the same in both."""
+"""The fills whose second data set has whole numbers between two bounds; the others are the same in both data sets."""
 _MULTIPLIER = 0.618  # of a permutation, as a fraction of its length
-_SHIFT = 7919  # places by which the next row's permutation is turned
+_SHIFT = 7919  # places by which the permutation of the next row is rotated
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
-"""multilinear: an output is a sum of products, its bound follows from how many and how large they are."""
+"""multilinear: an output is a sum of products, whose number and magnitudes give its error bound."""
 IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
@@ -58,15 +58,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something that a word says, a name of its own: an epilogue's activation."""
+    """A part of each word of an enumeration, with its own name, such as the activation of an epilogue."""
 
     name: str
     word: str
-    """the enumeration whose words say it"""
+    """the enumeration"""
     values: tuple[str, ...]
-    """the first where a word leaves it out"""
+    """a word without this part has the first"""
     of: Mapping[str, str]
-    """its value by word, in the order of the words"""
+    """the value by word, in the order of the words"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Apart:
     of: Bound
     weight: float
     factors: bool
-    """whether it is for a factor of two, and not for any difference"""
+    """whether the weight is for each factor of two, and not for any difference"""
 
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
         """Its contribution to the distance of two problems with these names."""
@@ -127,7 +127,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which places on an axis are needed: tap t of output i is at i * stride + t * dilation - pad.
+    """The places on an axis that outputs need: tap t of output i is at i * stride + t * dilation - pad.
 
     Raises StudyError for numbers that no window has.
     """
@@ -156,7 +156,7 @@ class Array:
     """in storage order, the last axis contiguous"""
     dtype: str
     per_item: bool
-    """whether there is one for each unit of the leading size, as for each image"""
+    """whether each unit of the leading size, such as each image, has its own part"""
     grows: bool
     """whether a run-time size is in its shape"""
     fill: Fill
@@ -179,7 +179,7 @@ class Array:
 
     @property
     def whole_bounds(self) -> tuple[int, int]:
-        """The least and the most of its test data, where these are whole numbers that are drawn, ones or zeros."""
+        """The least and the most of its test data, if these are whole numbers: drawn ones, ones or zeros."""
         if self.fill in DRAWN:
             return self.least, self.most
         return (1, 1) if self.fill == "ones" else (0, 0)
@@ -205,12 +205,12 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTemplate:
-    """An `[[array]]` of the file, not yet evaluated."""
+    """An `[[array]]` of the file, before it is evaluated for a problem."""
 
     name: str
     role: Role
     shapes: Mapping[str, tuple[Bound, ...]]
-    """by layout; of no name where the operation has no word for it"""
+    """by layout; under an empty name if the operation has no layouts"""
     type_word: str
     """the word that names the storage type of elements: dtype, or another word of types"""
     dtypes: Mapping[str, str]

@@ -79,7 +79,7 @@ class Operation:
     flops: Bound
     bounds: Bounds
     independent: bool
-    """whether outputs of one unit of the leading size, such as an image, need the inputs of that unit alone"""
+    """whether the outputs of a unit of the leading size, such as an image, need only the inputs of that unit"""
     families: tuple[str, ...]
     """OPERATION/NAME of other operations' families that serve this one too"""
 
@@ -94,12 +94,12 @@ class Operation:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name that expressions about a problem see."""
+        """Every name that expressions about a problem may use."""
         return frozenset((*(size.name for size in self.sizes), *self.enumerations, *(name for name, _ in self.derived)))
 
     @property
     def numbers(self) -> frozenset[str]:
-        """The numbers among them; none is negative."""
+        """The names of numbers, which are never negative."""
         return self.names - self.enumerations.keys()
 
     @property
@@ -122,7 +122,7 @@ class Operation:
         return tuple(array.name for array in self.arrays if array.role in roles)
 
     def seed(self, name: str) -> int:
-        """Of an array's test data: its place in the file."""
+        """The seed of an array's test data: its place in the file."""
         return [array.name for array in self.arrays].index(name)
 
     @property
@@ -137,13 +137,13 @@ class Operation:
 
     @property
     def outputs(self) -> str:
-        """How many outputs a problem has in the first of its outputs, as an expression."""
+        """The number of elements of a problem's first output, as an expression."""
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
 
     @property
     def leading(self) -> str:
-        """The first run-time size, such as conv2d's n: along it test data repeat and networks have their batches."""
+        """The first run-time size, such as conv2d's n: test data repeat along it, and it is a network's batch size."""
         return self.runtime[0]
 
     @property
@@ -186,7 +186,7 @@ class Operation:
         return names
 
     def check(self, values: Mapping[str, Value]) -> None:
-        """Raise StudyError where sizes and words make no problem."""
+        """Raise StudyError if sizes and words make no valid problem."""
         for size in self.sizes:
             value = values[size.name]
             if isinstance(value, bool) or not isinstance(value, int):
@@ -209,7 +209,9 @@ class Operation:
 
 @lru_cache
 def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
-    """The operation of its file's text; it is named after the folder. Raises TemplateError naming the dotted key."""
+    """Parse the text of an operation's file; the operation is named after the folder. Raises TemplateError naming the
+    dotted key.
+    """
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
 
 
@@ -300,7 +302,7 @@ class _Reader:
         return text
 
     def check_names(self) -> None:
-        """Sizes, words, their parts and derived sizes are names in expressions and in C++, each its own."""
+        """Check that sizes, words, their parts and derived sizes have distinct names that are valid in C++."""
         taken = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
         parts = [self.section("parts").table(name, "") for name in self.section("parts").content]
         for table in (*map(self.section, ("sizes", "words", "derived")), *parts):
@@ -410,6 +412,6 @@ class _Reader:
 
 
 def _first_or_not(extents: tuple[Bound, ...], leading: str) -> bool:
-    """Whether an array has a part for each unit of the leading size, one behind the other, or is of all of them."""
+    """Whether the leading size is the first axis of an array, or none of its axes."""
     first, *others = extents
     return not any(leading in each.names for each in (others if first.expression.text == leading else extents))

@@ -16,9 +16,7 @@ from torch.nn import functional  # noqa: E402
 from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import OPERATIONS, findings, has_family  # noqa: E402
-from autotune.importing.model_source import joined  # noqa: E402
-from autotune.importing.torch_archive import read_archive  # noqa: E402
-from autotune.importing.torch_module import archive_of, archives_of_parts  # noqa: E402
+from autotune.importing.torch_module import graph_of_module  # noqa: E402
 from autotune.operation.registry import operation  # noqa: E402
 from autotune.problem import Problem, make_problem  # noqa: E402
 from tests.benchmarks.networks import VaeDecoder  # noqa: E402
@@ -276,10 +274,9 @@ def served(layers: Sequence[Layer]) -> Counter[Problem]:
     return Counter(make_problem(operation(problem.operation), problem.values) for problem in problems)
 
 
-def imported(network: nn.Module, size: tuple[int, ...], *, in_parts: bool = False) -> tuple[Counter[Problem], int]:
+def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
     with torch.no_grad():
-        archives = archives_of_parts(network, [size]) if in_parts else {"": archive_of(network, [size])}
-    graph = joined({path: read_archive(file, "network", (), None, None, None) for path, file in archives.items()})
+        graph = graph_of_module(network, [size])
     found = [findings(graph, op=op) for op in OPERATIONS if op != "gemm"]
     return Counter(each.problem for of in found for each in of.fused), sum(of.count for of in found)
 
@@ -329,7 +326,7 @@ def test_all_find_the_same_convolutions_of_a_detector() -> None:
         ]
     expected = (served(found.layers), 10)
     assert sum(expected[0].values()) == len(found.layers) == 10
-    assert imported(copy.deepcopy(network), (2, 3, 24, 24), in_parts=True) == expected
+    assert imported(copy.deepcopy(network), (2, 3, 24, 24)) == expected
     made = found.finish()
     with torch.no_grad():
         for images in (x, torch.randn(1, 3, 40, 36)):
@@ -383,11 +380,10 @@ def test_all_find_the_same_convolutions_of_networks(name: str) -> None:
     found = read_network(network, x)
     expected = (served(found.layers), len(found.layers))
     assert sum(expected[0].values()) == NAMED[name]
-    assert imported(copy.deepcopy(network), size, in_parts=detects) == expected
+    assert imported(copy.deepcopy(network), size) == expected
     assert compiled(network, x, fullgraph=not detects) == expected
 
 
-@pytest.mark.filterwarnings("ignore:No complete tensor found:UserWarning")  # of torch.export.save
 def test_channels_last_is_the_networks() -> None:
     network = Mobile().eval().to(memory_format=torch.channels_last)
     x = torch.randn(2, 3, 24, 24).contiguous(memory_format=torch.channels_last)

@@ -31,8 +31,7 @@ from autotune.autotune_runtime.torch_call import Call  # noqa: E402
 from autotune.autotune_runtime.torch_convert import convert  # noqa: E402
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution  # noqa: E402
 from autotune.importing.fused_layers import findings  # noqa: E402
-from autotune.importing.torch_archive import read_archive  # noqa: E402
-from autotune.importing.torch_module import archive_of  # noqa: E402
+from autotune.importing.torch_module import graph_of_module  # noqa: E402
 from tests import torch_networks as networks  # noqa: E402
 
 CLOSE = 1e-5
@@ -139,7 +138,7 @@ def listed(name: str) -> list[Problem]:
     network, images = made(name)
     layout = "nhwc" if name.endswith("last") else None
     network = network.to(memory_format=torch.contiguous_format)
-    graph = read_archive(archive_of(network, [tuple(images(2).shape)]), name, (), None, None, layout)
+    graph = graph_of_module(network, [images(2).shape], layout=layout)
     found = findings(graph)
     assert not found.left_out
     return [each.problem for each in found.fused]

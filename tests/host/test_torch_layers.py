@@ -11,8 +11,7 @@ from torch.nn import functional  # noqa: E402
 
 from autotune.autotune_runtime.torch_layers import read_network  # noqa: E402
 from autotune.importing.fused_layers import findings  # noqa: E402
-from autotune.importing.torch_archive import read_archive  # noqa: E402
-from autotune.importing.torch_module import archive_of  # noqa: E402
+from autotune.importing.torch_module import graph_of_module  # noqa: E402
 
 
 class SqueezeExcite(nn.Module):
@@ -185,7 +184,7 @@ def test_kernels_can_compute_all_linear_layers_of_a_transformer() -> None:
     linear = [each for each in found.layers if each.is_linear]
     problems = [each.problems[0] for each in linear]
     assert [problem.epilogue for problem in problems] == ["bias", "bias_add", "bias_gelu", "bias_add"]
-    imported = findings(read_archive(archive_of(layer, [(2, 9, 16)]), "layer", (), None, None, None), op="conv2d")
+    imported = findings(graph_of_module(layer, [(2, 9, 16)]), op="conv2d")
     assert [each.problem.values["epilogue"] for each in imported.fused] == [problem.epilogue for problem in problems]
     copy, x = found.finish(), torch.randn(3, 9, 16)
     with torch.no_grad():

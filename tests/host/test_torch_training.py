@@ -13,8 +13,7 @@ from autotune.exporting import export_library
 from autotune.importing import training_layers
 from autotune.importing.fused_layers import findings
 from autotune.importing.study_text import named_layers
-from autotune.importing.torch_archive import read_archive
-from autotune.importing.torch_module import archive_of
+from autotune.importing.torch_module import graph_of_module
 from autotune.problem import Problem, make_problem
 from tests.compiled import built_for_host
 from tests.exports import kernel
@@ -67,7 +66,7 @@ def listed() -> list[Problem]:
 def of_network(network: nn.Module, shape: tuple[int, ...]) -> list[Problem]:
     """The problems that import-model --training lists."""
     network = network.eval().to(memory_format=torch.contiguous_format)
-    graph = read_archive(archive_of(network, [shape]), "network", (), None, None, "nhwc")
+    graph = graph_of_module(network, [shape], layout="nhwc")
     return [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import pickle
 import random
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,146 +13,6 @@ from tests.fork_server import ForkServer
 from tests.long_run import every
 
 from .attack import attacked, refused
-
-MEMBER = "model/models/model.json"
-TENSORS = ("x", "w", "y")
-
-
-def graph(**changed: object) -> dict[str, object]:
-    """The graph of an archive of torch.export that has one convolution, as its JSON; `changed` of its `graph`."""
-
-    def tensor(name: str) -> object:
-        return {"as_tensor": {"name": name}}
-
-    def values(*sizes: int) -> object:
-        made: dict[str, object] = {key: [{"as_int": size} for size in sizes] for key in ("sizes", "strides")}
-        return {**made, "dtype": 7}
-
-    node = {
-        "target": "torch.ops.aten.conv2d.default",
-        "inputs": [{"name": "input", "arg": tensor("x")}, {"name": "weight", "arg": tensor("w")}],
-        "outputs": [tensor("y")],
-        "metadata": {"nn_module_stack": "a,,M;b,conv,C"},
-    }
-    whole = {
-        "inputs": [tensor("w"), tensor("x")],
-        "outputs": [tensor("y")],
-        "nodes": [node],
-        "tensor_values": {"x": values(2, 3, 8, 8), "w": values(4, 3, 3, 3), "y": values(2, 4, 6, 6)},
-    }
-    specs = [
-        {"parameter": {"arg": {"name": "w"}, "parameter_name": "conv.weight"}},
-        {"user_input": {"arg": tensor("x")}},
-    ]
-    return {"graph_module": {"graph": {**whole, **changed}, "signature": {"input_specs": specs}}}
-
-
-def sizes(size: object, times: int = 4) -> dict[str, object]:
-    """A graph whose tensors have these sizes."""
-    made = {key: [size] * times for key in ("sizes", "strides")}
-    return graph(tensor_values={name: {**made, "dtype": 7} for name in TENSORS})
-
-
-def written_in_place(times: int) -> dict[str, object]:
-    """A graph in which one tensor is written again and again."""
-    to_self = [{"name": "self", "arg": {"as_tensor": {"name": "x"}}}]
-    nodes = [
-        {"target": "torch.ops.aten.relu_.default", "inputs": to_self, "metadata": {}}
-        | {"outputs": [{"as_tensor": {"name": f"r{at}"}}]}
-        for at in range(times)
-    ]
-    return graph(nodes=nodes)
-
-
-def archive(document: object, kind: int = zipfile.ZIP_DEFLATED, members: Mapping[str, bytes] = {}) -> bytes:
-    """A zip file with the graph, and with other members."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", kind) as file:
-        file.writestr(MEMBER, document if isinstance(document, bytes) else json.dumps(document))
-        for name, content in members.items():
-            file.writestr(name, content)
-    return made.getvalue()
-
-
-def damaged(content: bytes, at: int = 80, seed: int = 0) -> bytes:
-    """The content with random bytes for 120 of its own."""
-    return content[:at] + random.Random(seed).randbytes(120) + content[at + 120 :]
-
-
-GOOD = archive(graph())
-PLENTY = archive({"padding": "".join(map(str, range(2000))), **graph()}, zipfile.ZIP_LZMA)
-NOT_THAT = "is not a torch.export archive"
-ARCHIVES: Mapping[str, tuple[Callable[[], bytes], str]] = {
-    # what it is, and what is said of it
-    "nested": (lambda: archive(b"[" * (1 << 20)), "is not JSON"),
-    "as large as may be": (lambda: archive(b"[" + b"{}," * (5 << 20) + b"{}]"), NOT_THAT),
-    "64 MB of nothing": (lambda: archive(b" " * (1 << 26)), "has more than"),
-    "cut short": (lambda: GOOD[: len(GOOD) // 2], NOT_THAT),
-    "deflated badly": (lambda: damaged(GOOD), NOT_THAT),
-    "packed badly by bzip2": (lambda: damaged(archive(graph(), zipfile.ZIP_BZIP2)), "cannot be read: Invalid data"),
-    "packed badly by LZMA": (lambda: damaged(PLENTY), NOT_THAT),
-    "LZMA with 4 GB of window": (
-        lambda: PLENTY[:58] + b"\xff\xff\xff\xff" + PLENTY[62:],
-        "there is not enough memory",
-    ),
-    "a name that is not UTF-8": (
-        lambda: archive(graph(), members={"é": b""}).replace("é".encode(), b"\xff\xfe"),
-        NOT_THAT,
-    ),
-    "20,000 dimensions": (lambda: archive(sizes({"as_int": 10**18}, 20_000)), "20000 dimensions"),
-    "sizes of 10^30": (lambda: archive(sizes({"as_int": 10**30})), "a size of more than 64 bits"),
-    "sizes below zero": (lambda: archive(sizes({"as_int": -1})), "expected 1 to"),
-    "sizes that run code": (
-        lambda: archive(sizes({"as_expr": {"expr_str": "__import__('os').system('touch ran')"}})),
-        "sizes of its inputs are not all fixed",
-    ),
-    "sizes nested deeply": (
-        lambda: archive(sizes({"as_expr": {"expr_str": "-" * 100_000 + "1"}})),
-        "sizes of its inputs are not all fixed",
-    ),
-    "powers of powers": (
-        lambda: archive(sizes({"as_expr": {"expr_str": "s0 ** 9 ** 9 ** 9"}})),
-        "sizes of its inputs are not all fixed",
-    ),
-    "written in place 20,000 times": (lambda: archive(written_in_place(20_000)), "it has no convolution"),
-}
-
-
-@pytest.mark.parametrize("name", every(2, ARCHIVES))
-def test_archives_that_attack_are_one_line(name: str, folder: Path, fork_server: ForkServer) -> None:
-    make, words = ARCHIVES[name]
-    (folder / "bomb.pt2").write_bytes(make())
-    refused(attacked(fork_server, folder, "import-model", "bomb.pt2", within_s=20), words)
-    assert sorted(path.name for path in folder.iterdir()) == ["bomb.pt2", "families", "small.toml", "temporary"]
-
-
-class Runs:
-    """What runs a command when it is unpickled."""
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, ("touch ran",)
-
-
-def test_no_pickle_runs_and_no_member_is_unpacked(folder: Path, fork_server: ForkServer) -> None:
-    runs = pickle.dumps(Runs())
-    members = {"model/data/sample_inputs/model.pt": runs, "model/data.pkl": runs, "../../outside": b"", "/outside": b""}
-    (folder / "good.pt2").write_bytes(archive(graph(), members=members))
-    done = attacked(fork_server, folder, "import-model", "good.pt2", within_s=20)
-    assert (done.code, done.out.count("[[layer]]")) == (0, 1), done.err
-    (folder / "good.pt2").write_bytes(runs)
-    refused(attacked(fork_server, folder, "import-model", "good.pt2"), "holds pickled Python objects")
-    assert not (folder / "ran").exists()
-    assert not (folder.parent.parent / "outside").exists()
-
-
-@pytest.mark.parametrize("seed", every(8, range(40)))
-def test_archives_with_other_bytes(seed: int, folder: Path, fork_server: ForkServer) -> None:
-    content, some = bytearray(GOOD), random.Random(seed)
-    for _ in range(some.choice((1, 5, 50))):
-        content[some.randrange(2, len(content))] = some.randrange(256)
-    (folder / "any.pt2").write_bytes(content)
-    done = attacked(fork_server, folder, "import-model", "any.pt2", within_s=20)
-    assert done.code == 0 or refused(done, "any.pt2: ")
 
 
 def onnx_model(
