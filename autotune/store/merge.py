@@ -85,19 +85,17 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
             raise StoreError(f"{source.shown}: is the database to merge into; give another file")
         with translate_errors(source.path, LOCK_TIMEOUT_S), closing(connect_for_reading(source.file, 0.0)) as raw:
             check_whole(raw, source.path)
-        with closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target:
-            with target.write():
-                pass  # the file exists and has the newest schema
-            with (
-                translate_errors(target.path, LOCK_TIMEOUT_S),
-                closing(connect_for_writing(target.path, LOCK_TIMEOUT_S)) as raw,
-            ):
-                how = "mode=ro" if may_write(source.file.absolute().parent) else "mode=ro&immutable=1"
-                raw.execute("ATTACH ? AS other", (uri(source.file, how),))
-                raw.execute("BEGIN IMMEDIATE")
-                merged = _Merge(raw, source.shown, source.path.name).run()
-                raw.execute("COMMIT")
-                return merged
+        with (
+            closing(open_for_writing(url, timeout_s=LOCK_TIMEOUT_S, clock=clock)) as target,
+            translate_errors(target.path, LOCK_TIMEOUT_S),
+            closing(connect_for_writing(target.path, LOCK_TIMEOUT_S)) as raw,
+        ):
+            how = "mode=ro" if may_write(source.file.absolute().parent) else "mode=ro&immutable=1"
+            raw.execute("ATTACH ? AS other", (uri(source.file, how),))
+            raw.execute("BEGIN IMMEDIATE")
+            merged = _Merge(raw, source.shown, source.path.name).run()
+            raw.execute("COMMIT")
+            return merged
 
 
 class _Merge:

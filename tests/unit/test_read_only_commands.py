@@ -58,14 +58,7 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("tune", "small.toml", *NULL, "--baseline", "cudnn"),
     ("tune", "small.toml", *NULL, "--family", "none"),
     ("tune", "small.toml", "--family-dir", "families", "--device", "cuda:99"),
-    ("tune", "small.toml", *NULL, "--only-unsupported"),
-    ("tune", "grouped.toml", *NULL, "--family", "tiny"),
-    ("tune", "huge.toml", *NULL),
-    ("compare", "small.toml", *NULL),
-    ("compare", "lenet.toml", *NULL),
     ("ladder", "small.toml", *NULL),
-    ("dispatch", "small.toml", *NULL),
-    ("retime", "lenet", *NULL),
     ("retime", "nothing", *NULL),
     ("merge", "small.toml"),
     ("merge", "kept/a.db"),
@@ -74,6 +67,16 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("load", "whole.sql"),
 )
 """which end with 1"""
+OPENING: tuple[tuple[str, ...], ...] = (
+    ("tune", "small.toml", *NULL, "--only-unsupported"),
+    ("tune", "grouped.toml", *NULL, "--family", "tiny"),
+    ("tune", "huge.toml", *NULL),
+    ("compare", "small.toml", *NULL),
+    ("compare", "lenet.toml", *NULL),
+    ("dispatch", "small.toml", *NULL),
+    ("retime", "lenet", *NULL),
+)
+"""which end with 1 once they have opened the database for writing"""
 HEADER = """
 [params]
 block_p = { values = [0, 1, 2, 3] }
@@ -154,6 +157,18 @@ def test_a_command_that_refuses_changes_nothing(kept: Path, autotune: Command) -
         assert "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize("kept", ["with a log"], indirect=True)
+def test_a_run_that_refuses_stores_no_trial(kept: Path, autotune: Command) -> None:
+    def trials() -> object:
+        with Store(kept / "a.db", create=False) as store:
+            return store.query("SELECT * FROM trials").rows
+
+    before = trials()
+    for words in OPENING:
+        assert autotune(*words, *DB).code == 1, words
+        assert trials() == before, words
+
+
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: Command) -> None:
     autotune(*words, "--db", "none.db")
@@ -162,5 +177,5 @@ def test_reading_makes_no_file(words: tuple[str, ...], folder: Path, autotune: C
 
 def test_every_command_is_among_these() -> None:
     writing = {"tune", "compare", "ladder", "dispatch", "retime", "merge", "load"}
-    assert {words[0] for words in REFUSING} >= writing
-    assert {words[0] for words in (*READING, *REFUSING)} | WITHOUT_DATABASE == set(cli.commands)
+    assert {words[0] for words in (*REFUSING, *OPENING)} >= writing
+    assert {words[0] for words in (*READING, *REFUSING, *OPENING)} | WITHOUT_DATABASE == set(cli.commands)

@@ -1,4 +1,4 @@
-"""Copy a database of schema 12, the last one before the tables were declared here, into one of the current schema."""
+"""Bring a database of schema 12, the last one before the tables were declared here, to the current schema."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from sqlalchemy import Connection
+
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.schema.column_kinds import seven_digits
+from autotune.store.schema.create import statements
 from autotune.store.schema.kernel_text import store_text
 from autotune.store.schema.tables import metadata
 from autotune.study import admitted_classes
@@ -53,42 +56,45 @@ _OTHERWISE = {
 _OLD_TABLES = {"tuning_targets": "subjects", "tuning_target_layers": "subject_layers"}
 _OLD_COLUMNS = {new: old for old, new in NAMED_12.items()}
 _MADE_HERE = ("schema_versions", "paragraphs", "source_paragraphs")
+_MADE_BY_12 = "SELECT type, name FROM main.sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
 
 
-def copy_12(old: Path, new: sqlite3.Connection, shown: str) -> None:
-    """Copy every row of a file of schema 12 into a new database whose tables exist and are empty.
+def make_anew(connection: Connection, old: Path) -> None:
+    """Drop every table of a file of schema 12, create those of today, and copy the rows from `old`, which is a copy of
+    it.
 
-    Raises StoreError if a row breaks a constraint. The old file is not changed.
+    Raises StoreError if a row breaks a constraint.
     """
-    new.create_function("admitted", 2, _admitted, deterministic=True)
-    new.create_function("seven_digits", 1, _seven_digits, deterministic=True)
-    new.execute("ATTACH ? AS old", (f"file://{quote(str(old.absolute()))}?mode=ro",))
+    raw = connection.connection.driver_connection
+    assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - an engine of SQLite
+    raw.create_function("admitted", 2, _admitted, deterministic=True)
+    raw.create_function("seven_digits", 1, _seven_digits, deterministic=True)
+    raw.execute("ATTACH ? AS old", (f"file://{quote(str(old.absolute()))}?mode=ro",))
+    for kind, name in raw.execute(_MADE_BY_12).fetchall():
+        raw.execute(f"DROP {kind} {name}")
+    for statement in statements():
+        raw.execute(statement)
     try:
-        new.execute("BEGIN")
         for table in metadata.sorted_tables:
             if table.name not in _MADE_HERE:
-                new.execute(_copying(new, table.name, [column.name for column in table.c]))
-        for source_id, packed, size_bytes in new.execute(
+                raw.execute(_copying(raw, table.name, [column.name for column in table.c]))
+        for source_id, packed, size_bytes in raw.execute(
             "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
         ).fetchall():
             text = packed if len(packed) == size_bytes else zlib.decompress(packed)
-            store_text(new.executemany, source_id, text.decode())
-        new.execute("COMMIT")
+            store_text(raw.executemany, source_id, text.decode())
     except (sqlite3.IntegrityError, zlib.error, UnicodeError) as error:
-        new.execute("ROLLBACK")
+        shown = one_line(str(old))
         raise StoreError(
             f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
             f"`sqlite3 {shown} .recover` saves what can be read"
         ) from error
-    finally:
-        if not new.in_transaction:
-            new.execute("DETACH old")
 
 
-def _copying(new: sqlite3.Connection, table: str, columns: list[str]) -> str:
+def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
     """The statement that copies a table; a column that was added later gets its default."""
     old = _OLD_TABLES.get(table, table)
-    there = {row[1] for row in new.execute(f"PRAGMA old.table_info({old})")}
+    there = {row[1] for row in raw.execute(f"PRAGMA old.table_info({old})")}
     found = {name: _OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns}
     copied = {name: old_name for name, old_name in found.items() if (table, name) in _OTHERWISE or old_name in there}
     names, values = ", ".join(copied), ", ".join(copied.values())

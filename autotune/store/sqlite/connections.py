@@ -105,10 +105,10 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
     return _prepared(raw, "PRAGMA query_only = ON")
 
 
-def connect_for_writing(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection that enforces references."""
+def connect_for_writing(path: Path, timeout_s: float, *, references: bool = True) -> sqlite3.Connection:
+    """A connection for writing; it enforces references unless its tables are to be dropped and created."""
     raw = _connect(path, "mode=rwc", timeout_s)
-    return _prepared(raw, "PRAGMA foreign_keys = ON", "PRAGMA synchronous = NORMAL")
+    return _prepared(raw, f"PRAGMA foreign_keys = {int(references)}", "PRAGMA synchronous = NORMAL")
 
 
 def switch_to_wal(path: Path, timeout_s: float) -> None:

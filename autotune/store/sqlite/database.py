@@ -49,8 +49,6 @@ class Database:
     """dates new rows"""
     closing: ExitStack = field(default_factory=ExitStack)
     """closed with it"""
-    writable: Callable[[], Database] | None = field(default=None, repr=False)
-    """opens the path itself for writing, called by the first write; None: this is open for it, or for reading"""
     _reader: Engine = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
@@ -74,8 +72,6 @@ class Database:
         """A transaction that holds the write lock from its start. Raises StoreError if the database is closed."""
         with translate_errors(self.path, self.timeout_s), self._writing:
             self._check_open()
-            if self.writable is not None:
-                self._turn_to(self.writable())
             connection, self._writer = self._writer or self.engine.connect(), None
             try:
                 with connection.begin():
@@ -96,18 +92,9 @@ class Database:
         if self._closed:  # the engine would open the file again, and nobody would close it
             raise StoreError(f"{self.shown}: is closed; open it again")
 
-    def _turn_to(self, opened: Database) -> None:
-        """Replace this database by another one that is open for writing."""
-        self._let_go()
-        self.engine, self._reader, self.file, self.closing = opened.engine, opened._reader, opened.file, opened.closing
-        self.writable = None
-
     def close(self) -> None:
         """Close every connection; the last process to close folds the log into the file, if it may write."""
         self._closed = True
-        self._let_go()
-
-    def _let_go(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self.engine.dispose()

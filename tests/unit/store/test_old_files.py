@@ -70,17 +70,16 @@ def test_an_old_file_is_read_without_changing_it_or_its_folder(old: Path) -> Non
 
 
 def test_an_old_file_goes_on_where_it_was_and_is_kept(old: Path) -> None:
-    before = old.read_bytes()
-    with Store(old, clock=ticking()) as store:
+    with pytest.warns(StoreWarning) as noted:
+        opened = Store(old, clock=ticking())
+    with opened as store:
         assert best_of(store) == BEST
-        assert (old.read_bytes(), list(old.parent.iterdir())) == (before, [old]), "nothing changes before a write"
-        with pytest.warns(StoreWarning) as noted:
-            scope = open_scope(store)
+        scope = open_scope(store)
         had = store.trials.next_number(scope)
         run_trial(store, scope, correct(had, 9.0))
         assert [row.trial.number for row in store.trials.list("lenet.conv1", kind="cuda")][-1] == had
     (note,) = noted
-    kept = old.with_name("old.schema-12.20261120T000002Z.db")
+    kept = old.with_name("old.schema-12.20261120T000001Z.db")
     assert str(note.message) == (
         f"{old}: brought from schema 12 to {newest_schema()}; the old file is kept as {kept.name}"
     )
@@ -192,9 +191,10 @@ def test_a_layer_of_conv_that_was_tuned_again_with_a_prologue_loses_no_trial(sto
     run_trial(store, open_scope(store, study="net", layer=layer), correct(0, 10.0))
     store.close()
     as_of_13(store.path)
-    with pytest.MonkeyPatch.context() as patch, Store(store.path) as opened:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "MIGRATIONS", ())
-        run_trial(opened, open_scope(opened, study="again", layer=layer), correct(0, 11.0))
+        with Store(store.path) as opened:
+            run_trial(opened, open_scope(opened, study="again", layer=layer), correct(0, 11.0))
     with pytest.warns(StoreWarning, match="brought from schema 13"):
         written(store.path)
     with Store(store.path, create=False) as opened:

@@ -51,7 +51,7 @@ def test_every_version_is_dated(path: Path) -> None:
     written(path)
     with Store(path, clock=ticking()) as store:
         rows = store.query("SELECT version, autotune_version, applied_at FROM schema_versions").rows
-    assert rows == ((newest_schema(), autotune.__version__, "2026-11-20T00:00:02.000000Z"),)
+    assert rows == ((newest_schema(), autotune.__version__, "2026-11-20T00:00:01.000000Z"),)
 
 
 def test_the_database_refuses_what_the_code_never_writes(path: Path, store: Store) -> None:
