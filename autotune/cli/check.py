@@ -25,10 +25,10 @@ from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
 from autotune.checking.stopwatch import Stopwatch
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, Number, family_names, run_on
-from autotune.cli.output import on_terminal
+from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.run import open_evaluator
-from autotune.cli.tables import format_options, show
+from autotune.cli.tables import format_options, say, show
 from autotune.cli.templates import find_family
 from autotune.columns import Column, Items
 from autotune.compilation.toolchain import find_nvcc
@@ -139,7 +139,7 @@ def check(
         ran = sum(row.device == HOST_CHECK for row in rows)
         reported.append(f"Ran on host:check, under sanitizers: {counted(ran, 'config')} of {len(rows)}")
     for line in (*_failures(checking, rows, wrong), *reported):
-        click.echo(on_terminal(line) if style is None else line, err=style is not None)
+        (say if style is None else note)(line)
     verified = [row for row in rows if row.sizes]
     if wrong:
         hint = _hint(family, rows)
@@ -151,10 +151,9 @@ def check(
         raise AutotuneError(f"{family.name}: nothing was verified; {why}")
     problems = {row.problem.shape for row in verified}
     runs = sum(len(row.sizes) for row in verified)
-    click.echo(
+    note(
         f"{family.name}: {counted(len(verified), 'config')} on {counted(len(problems), 'problem')} correct, "
-        f"{counted(runs, 'run')}",
-        err=True,
+        f"{counted(runs, 'run')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command group: commands under headings, verbosity."""
+"""The command group: commands under headings, each with `-q`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping
 
 import click
 
-from autotune.cli.output import note, set_verbosity
+from autotune.cli.output import be_silent, note
 
 
 class LoadedCommands(MutableMapping[str, click.Command]):
@@ -29,7 +29,7 @@ class LoadedCommands(MutableMapping[str, click.Command]):
         return self._loaded[name]
 
     def __setitem__(self, name: str, command: click.Command) -> None:
-        command.params += [_verbosity("-v", "--verbose", 1), _verbosity("-q", "--quiet", -1)]
+        command.params.append(_quiet())
         self._loaded[name] = command
 
     def __delitem__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class LoadedCommands(MutableMapping[str, click.Command]):
 
 
 class GroupedCommands(click.Group):
-    """Commands under headings. Each has `-v` and `-q`."""
+    """Commands under headings. Each has `-q`."""
 
     def __init__(
         self,
@@ -96,21 +96,14 @@ class GroupedCommands(click.Group):
         try:
             return super().invoke(ctx)
         except BaseException:
-            set_verbosity(0)
+            be_silent(silent=False)
             raise
 
 
-def _verbosity(short: str, long: str, level: int) -> click.Option:
-    def chosen(context: click.Context, _option: click.Parameter, is_set: bool) -> None:
+def _quiet() -> click.Option:
+    def chosen(_context: click.Context, _option: click.Parameter, is_set: bool) -> None:
         if is_set:
-            set_verbosity(level)
-            if level > 0:
-                context.call_on_close(lambda: _say_where(context))  # after the other options are read
+            be_silent()
 
-    help_text = "Also print which database was used." if level > 0 else "Print only the answer and errors."
-    return click.Option([short, long], is_flag=True, expose_value=False, callback=chosen, help=help_text)
-
-
-def _say_where(context: click.Context) -> None:
-    if "db" in context.params:
-        note(f"database {context.params['db']}")
+    help_text = "Print only the answer and errors."
+    return click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=chosen, help=help_text)

@@ -13,9 +13,8 @@ from autotune.api.answers import dispatcher_of, latest_dispatchers
 from autotune.api.study_names import name_of, named_layers
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
-from autotune.cli.output import on_terminal
 from autotune.cli.run import command_line, end_interrupted
-from autotune.cli.tables import format_options, show
+from autotune.cli.tables import format_options, say, show
 from autotune.columns import Cells, Column, Items, attributes, field_columns, key_columns
 from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
@@ -183,26 +182,26 @@ def _show(built: Built, table: str, style: str | None, title: str = "") -> None:
 
 def _show_all(built: Built, out: Path | None) -> None:
     """Everything, for people."""
-    _say("The rule:")
+    say("The rule:")
     for line in built.dispatcher.words():
-        _say(f"  {line}")
-    _say("  The expected time of a kernel follows from its times on measured layers, weighted by their similarity,")
-    _say("  and from the part of the device that it leaves idle; see docs/dispatch.md.")
+        say(f"  {line}")
+    say("  The expected time of a kernel follows from its times on measured layers, weighted by their similarity,")
+    say("  and from the part of the device that it leaves idle; see docs/dispatch.md.")
     _show(built, "kernels", None)
     _show(built, "layers", None)
     _show(built, "ways", None, "Regret of each way to choose, on layers that it has not seen (except for the first)")
     _show(built, "rules", None, f"Rules, {len(built.tried)} tried")
     defaulted = [layer.layer.name for layer in built.layers if layer.default_first and layer.kernel]
-    _say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
+    say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        _say(f"no kernel supports {', '.join(waiting)}; `autotune tune STUDY --only-unsupported` tunes these layers")
+        say(f"no kernel supports {', '.join(waiting)}; `autotune tune STUDY --only-unsupported` tunes these layers")
     how = (
         "the C++ header agrees with it on the device"
         if built.compiled
         else "the C++ header was not compiled, because nothing runs on this device"
     )
-    _say(
+    say(
         f"{counted(built.configs, 'config')}, {counted(len(built.interpolated), 'layer')} interpolated, "
         f"{counted(built.measured, 'cell')} measured now, "
         f"{built.evaluated} rules tried now; {how}; "
@@ -210,10 +209,6 @@ def _show_all(built: Built, out: Path | None) -> None:
     )
     if out is not None:
         click.echo(str(out))
-
-
-def _say(text: str) -> None:
-    click.echo(on_terminal(text))
 
 
 def _ranks(built: Built) -> Iterator[_Rank]:

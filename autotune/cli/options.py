@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,19 +80,6 @@ def open_filled(db: str) -> Store:
 def is_typed(name: str, context: click.Context | None = None) -> bool:
     """Whether a parameter of the running command was given on the command line."""
     return (context or click.get_current_context()).get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def one_of(flags: Mapping[str, bool]) -> str | None:
-    """Which of some flags is set; one from the command line takes precedence over a variable.
-
-    Raises click.UsageError if several are left.
-    """
-    chosen = [name for name, is_given in flags.items() if is_given]
-    if len(chosen) > 1:
-        chosen = [name for name in chosen if is_typed(name)] or chosen
-    if len(chosen) > 1:
-        raise click.UsageError(f"{' and '.join(f'--{name}' for name in chosen)}: give one of them")
-    return chosen[0] if chosen else None
 
 
 def refuse_with(flag: str, *names: str) -> None:

@@ -13,11 +13,10 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
-import click
 from rich.cells import cell_len
 
 from autotune.escape import printable
@@ -44,8 +43,8 @@ class Shown:
 class _Notices(Shown):
     """Standard error. On a terminal, long lines are wrapped between words."""
 
-    level = 0
-    """below 0: print nothing but the answer"""
+    silent = False
+    """whether to print nothing but the answer"""
     database = ""
     """`--db` as it was typed, for the commands in messages"""
 
@@ -54,7 +53,7 @@ class _Notices(Shown):
         shown = printable(text)  # raises for bytes, which tells click that this is a text stream
         if self.database:
             shown = _HINT.sub(self._with_database, shown)
-        if self.level < 0:
+        if self.silent:
             return len(text)
         self.exact.write(_broken(shown, self.exact) if self.exact.isatty() else shown)
         return len(text)
@@ -73,7 +72,7 @@ WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "
 
 def note(text: str) -> None:
     """Print a line on standard error."""
-    click.echo(text, err=True)
+    print(text, file=sys.stderr, flush=True)  # click.echo writes past rich, which prints it above a bar
 
 
 def name_database(name: str) -> None:
@@ -82,20 +81,15 @@ def name_database(name: str) -> None:
         sys.stderr.database = name
 
 
-def set_verbosity(level: int) -> None:
-    """Set how much is printed in addition to the answer; below 0 nothing, not even progress."""
+def be_silent(*, silent: bool = True) -> None:
+    """Print nothing but the answer from now on, not even progress."""
     if isinstance(sys.stderr, _Notices):
-        sys.stderr.level = level
+        sys.stderr.silent = silent
 
 
 def silent() -> bool:
     """Whether only the answer is printed."""
-    return isinstance(sys.stderr, _Notices) and sys.stderr.level < 0
-
-
-def on_terminal(text: str) -> str:
-    """Wrap the lines of a text for standard output if that is a terminal."""
-    return _broken(text, exact(sys.stdout)) if sys.stdout.isatty() else text
+    return isinstance(sys.stderr, _Notices) and sys.stderr.silent
 
 
 def _broken(text: str, terminal: TextIO) -> str:
@@ -131,43 +125,6 @@ def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> 
 
 _COMMAND = re.compile(r"`[^`\n]{1,60}`")
 _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
-
-
-@contextmanager
-def notices_through(show: Callable[[str], None]) -> Iterator[None]:
-    """Send the lines of standard error to a progress bar while the block runs; printed directly they would break the
-    bar.
-    """
-    stderr = sys.stderr
-    sys.stderr = cast(TextIO, _Lines(stderr, show))
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        sys.stderr = stderr
-
-
-class _Lines:
-    """A text stream that passes its lines on; all other attributes are those of the underlying stream."""
-
-    encoding, errors = "utf-8", "strict"  # without them click bypasses the stream
-
-    def __init__(self, stream: TextIO, show: Callable[[str], None]) -> None:
-        self._stream, self._show = stream, show
-        self._begun = ""
-
-    def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._show(line)
-        return len(text)
-
-    def flush(self) -> None:
-        if self._begun:
-            self.write("\n")
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
 
 
 class _Dispensable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from autotune.cli.output import notices_through, silent
+from autotune.cli.output import note, silent
 from autotune.cli.tables import console
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _bars() -> Iterator[Progress]:
         _Elapsed(table_column=whole(7)),
         TimeRemainingColumn(table_column=whole(7)),
     )
-    with Progress(*columns, console=out) as bars, notices_through(out.print):
+    with Progress(*columns, console=out) as bars:
         yield bars
 
 
@@ -128,9 +127,9 @@ def stages() -> Iterator[Callable[[str], None]]:
     """Show the current stage of a command that has no total to count to."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
-        yield lambda words: print(f"{words} ...", file=sys.stderr, flush=True)
+        yield lambda words: note(f"{words} ...")
         return
-    with out.status("") as line, notices_through(out.print):
+    with out.status("") as line:
         yield lambda words: line.update(f"{words} ...")
 
 
@@ -202,4 +201,4 @@ class PlainLines:
         now = time.monotonic()
         if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
             self._said[name] = now
-            print(f"{name}: {text}", file=sys.stderr, flush=True)
+            note(f"{name}: {text}")

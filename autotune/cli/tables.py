@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from autotune.cli.options import one_of
-from autotune.cli.output import exact, wrapped
+from autotune.cli.output import between_words, exact, wrapped
 from autotune.columns import Cell, Cells, Column, Row, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.escape import printable
@@ -36,25 +34,18 @@ _STYLES = {
 }
 
 
+def _style(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(f"--{name}", "style", flag_value=name, allow_from_autoenv=False, help=_STYLES[name])
+
+
 def format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """`--json` and `--csv`, one at most, passed on as `style`: None for a table, json or csv."""
-    return _one_style(function, ("json", "csv"))
+    """`--json` and `--csv`, passed on as `style`: json, csv, or None for a table."""
+    return _style("json")(_style("csv")(function))
 
 
 def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
     """The same with `--wide`, for tables that leave columns out."""
-    return _one_style(function, ("json", "csv", "wide"))
-
-
-def _one_style(function: Callable[..., None], styles: Sequence[str]) -> Callable[..., None]:
-    @functools.wraps(function)
-    def chosen(*arguments: object, **given: object) -> None:
-        style = one_of({style: bool(given.pop(style)) for style in styles})
-        function(*arguments, style=style, **given)
-
-    for style in reversed(styles):
-        chosen = click.option(f"--{style}", style, is_flag=True, help=_STYLES[style])(chosen)
-    return chosen
+    return _style("json")(_style("csv")(_style("wide")(function)))
 
 
 def show(
@@ -178,9 +169,9 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool
 
 
 def say(text: str) -> None:
-    """Print a line of an answer; on a terminal, wrap it between words."""
+    """Print a line of an answer; on a terminal, wrap it between words and keep its indent."""
     out = console()
-    out.print(wrapped(text, out.width, "") if out.is_terminal else text, soft_wrap=True)
+    out.print(between_words(text, out.width) if out.is_terminal else text, soft_wrap=True)
 
 
 def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -21,17 +21,17 @@ from tests.injected_faults import GOOD
 from .tiny import Command
 
 NOTICE = """
-import time, click
-from autotune.cli.output import for_people
+import time
+from autotune.cli.output import for_people, note
 from autotune.cli.progress import counting, stages
 with for_people():
     with stages() as stage:
         stage("building")
         time.sleep(0.3)  # it is drawn by then
-        click.echo("memcheck: " + "not run " * 12, err=True)
+        note("memcheck: " + "not run " * 12)
     with counting("sanitize", 4) as tell:
         tell(3, "3 clean")
-        click.echo("a notice", err=True)
+        note("a notice")
 """
 NETWORK = """
 from autotune.cli.progress import counting
