@@ -26,7 +26,7 @@ LONG = Deadlines(evaluate_s=200.0, compile_s=200.0)
 
 
 def _no_gpu() -> str:
-    """Why no CUDA device can be used here; empty when one can."""
+    """Why no CUDA device can be used here; empty if one can."""
     if importlib.util.find_spec("pycuda") is None:
         return "pycuda is not installed"
     try:

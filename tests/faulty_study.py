@@ -1,4 +1,4 @@
-"""Tune a correct family and every fault planted in it: the result of each, and what the run left behind."""
+"""Tune a correct family and every fault planted in it: the result of each, and the processes and files that remain."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def study_with_every_fault(
     mark = uuid.uuid4().hex
     (folder / "tmp").mkdir()
     families = {FAMILY: load_template(GOOD)}
-    for name in sorted(faults, key=lambda name: name != "compiler_never_ends"):  # the others run meanwhile
+    for name in sorted(faults, key=lambda name: name != "compiler_never_ends"):  # the other families run meanwhile
         path = folder / f"{name}.cu.j2"
         path.write_text(faults[name].text)
         families[name] = load_template(path)
@@ -116,10 +116,10 @@ def kill_the_planted_worker(database: Path, mark: str, within_s: float) -> None:
     """Wait until the kernel whose worker is to be killed is on the device, then kill that worker."""
     while True:
         time.sleep(0.2)
-        with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
+        with contextlib.suppress(sqlite3.OperationalError):  # the table does not exist yet
             query = "SELECT family FROM trials JOIN templates ON templates.id = template_id WHERE outcome = 'running'"
             with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-                running = {family for (family,) in connection.execute(query)}  # on the device, or behind what is
+                running = {family for (family,) in connection.execute(query)}  # on the device, or queued
             spinning = {name for name in running & FAULTS.keys() if "timeout/hang" in FAULTS[name].host}
             if "worker_is_killed" in running and not spinning:
                 kill_device_worker(mark, within_s, 1.5)
@@ -146,7 +146,7 @@ evaluator.evaluate(source, binary, cache="hot", best_us=None)
 
 
 def nothing_is_left_of_a_run_killed_in_an_endless_kernel(folder: Path, device: str) -> bool:
-    """Whether no process and no temporary file remains if SIGKILL ends a run at such a kernel."""
+    """Whether no process and no temporary file remains if SIGKILL ends a run during such a kernel."""
     path, mark, temporary = folder / "hang.cu.j2", uuid.uuid4().hex, folder / "tmp"
     path.write_text(FAULTS["endless_loop"].text)
     temporary.mkdir()

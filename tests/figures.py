@@ -1,4 +1,4 @@
-"""What the cog blocks of README.md and docs/*.md call: the rows of a command's answer, and Markdown made of them.
+"""Functions for the cog blocks of README.md and docs/*.md: the rows of a command's answer, and Markdown made from them.
 
 Commands run in a folder that has the checkout's `studies/` and `tests/`, and `recorded.db`, the unpacked
 `tests/data/dispatch-40.db.gz`. So commands here are the same as on the page.
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def said(command: str) -> str:
-    """What `autotune COMMAND` prints on standard output."""
+    """The standard output of `autotune COMMAND`."""
     with _folder(unpacked="recorded.db" in command.split()):
         done = CliRunner().invoke(
             cli, shlex.split(command), prog_name="autotune", catch_exceptions=False, terminal_width=80
@@ -264,7 +264,7 @@ def agreement() -> None:
 
 
 def counters(report: str) -> None:
-    """Print a profiler's counters of a report's kernels, there and here."""
+    """Print a profiler's counters of a report's kernels: the report's and ours."""
     said_there = tomllib.loads((ROOT / "tests" / "data" / "report-findings.toml").read_text())[report]
     steps = {(row.layer, row.technique): row for row in rows(f"ladder reports/{report} --stored --db recorded")}
     lines = []
@@ -303,7 +303,7 @@ def _side(ratio: float) -> str:
 
 
 def profiled() -> None:
-    """Print Nsight Compute's counters of report 003's kernels, there and here."""
+    """Print Nsight Compute's counters of report 003's kernels: the report's and ours."""
     there = [
         ("conv1-n10000", "fused product for each image, tile 32", (31, 8, 83.5, 78.6, 88.8, 70)),
         ("conv1-n10000", "one launch for all images, tile 32", (30, 8, 94, 78.7, 88.8, 70)),
@@ -330,7 +330,7 @@ def profiled() -> None:
 
 
 def im2col_shares() -> None:
-    """Print im2col's share of the time of report 001's two kernels, there and here."""
+    """Print im2col's share of the time of report 001's two kernels: the report's and ours."""
     there = {"conv1-n10000": 28.46 / 56.43, "conv2-n10000": 76.47 / 104.88}
     steps = [
         row
@@ -355,7 +355,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 @contextmanager
 def _folder(*, unpacked: bool) -> Iterator[None]:
-    """The folder that commands run in."""
+    """The folder in which commands run."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as name:
         for part in ("studies", "tests"):

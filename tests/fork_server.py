@@ -200,7 +200,7 @@ if __name__ == "__main__":
     from autotune.cli import cli
     from autotune.family.template_files import load_templates
 
-    list(cli.commands.values())  # all of them are loaded
+    list(cli.commands.values())  # loads all of them
     if importlib.util.find_spec("distributed"):
         import autotune.cluster.coordinator  # noqa: F401 - saves half a second in each run on a cluster
     load_templates()  # parse their texts once, not in every run

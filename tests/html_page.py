@@ -64,7 +64,7 @@ class Page(HTMLParser):
             element.parts.append(data)
 
     def _close_cells(self, tag: str) -> None:
-        """A cell ends where the next one or the next row begins."""
+        """A cell ends at the start of the next cell or row."""
         ended = ("td", "th") if tag != "tr" else ("td", "th", "tr")
         while self._open[-1].tag in ended:
             self._open.pop()

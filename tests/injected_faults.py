@@ -1,4 +1,4 @@
-"""A correct small family and the faults that tests plant in it, each with what must become of it."""
+"""A correct small family and the faults that tests plant in it, each with its expected result."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ RAGGED = Conv2dProblem(3, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
 
 INEXACT, WRONG, UNWRITTEN = "wrong_result/inexact", "wrong_result/wrong", "wrong_result/unwritten"
 OOB_WRITE, ILLEGAL = "wrong_result/oob_write", "runtime/illegal_address"
-# A sum with unwritten memory in it is NaN. Some processors keep a NaN's bits: then the output looks unwritten.
+# A sum that includes unwritten memory is NaN. Some processors keep a NaN's bits; then the output looks unwritten.
 READ_POISON = (WRONG, UNWRITTEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Replacements in the good family's text and the endings, `outcome/reason`, that are right for the result."""
+    """Replacements in the correct family's text, and the acceptable results as `outcome/reason`."""
 
     name: str
     edits: tuple[tuple[str, str], ...]
     host: tuple[str, ...]
-    """empty: this fault cannot be seen on the host device"""
+    """empty: the host device cannot detect this fault"""
     cuda: tuple[str, ...]
-    """empty: a GPU may well get away with it"""
+    """empty: a GPU may run it without an error"""
     checked: tuple[str, ...] = ()
-    """on `host:check`, of a fault that the host device does not see, or that is there another one"""
+    """on `host:check`, for a fault that the host device does not detect, or that has another result there"""
 
     @property
     def text(self) -> str:
@@ -95,7 +95,7 @@ if [ -n "$program" ]; then
 fi
 if [ "$program" = stdin ]; then "$PLANTED_COMPILER" "$@" < "$text"; else "$PLANTED_COMPILER" "$@"; fi
 """
-"""Needs the real compiler's path in $PLANTED_COMPILER."""
+"""It needs the real compiler's path in $PLANTED_COMPILER."""
 
 
 def _noted(words: str) -> tuple[tuple[str, str], ...]:
@@ -130,7 +130,7 @@ FAULTS: Mapping[str, Fault] = {
             (),
         ),
         Fault(
-            "no_barrier_after_first_thread",  # which runs first where threads run in ascending order
+            "no_barrier_after_first_thread",  # which runs first if threads run in ascending order
             (
                 ("    const int thread =", "    __shared__ float one;\n    const int thread ="),
                 (
@@ -299,7 +299,7 @@ FAULTS: Mapping[str, Fault] = {
             ("runtime/launch_failure",),
             ("runtime/launch_failure",),
         ),
-        # The compiler, and the worker, from outside
+        # The compiler and the worker, from outside
         _same("compiler_never_ends", _noted(COMPILER_NEVER_ENDS), "compile/compiler_hang"),
         _same("compiler_is_killed", _noted(COMPILER_IS_KILLED), "compile/compile_error"),
         _same("compile_worker_is_killed", _noted(COMPILE_WORKER_IS_KILLED), "compile/compiler_crash"),
@@ -308,7 +308,7 @@ FAULTS: Mapping[str, Fault] = {
             (*_once("for (const volatile float* at = x; *at == *at;) {}"), *_noted(WORKER_IS_KILLED)),
             "runtime/crash",
         ),
-        # A request for memory that no device has
+        # A request for more memory than any device has
         _same(
             "workspace_of_terabytes",
             (

@@ -1,4 +1,4 @@
-"""A small operation that is not bundled, for tests of what must hold for every operation."""
+"""A small operation that is not bundled, for tests of rules that hold for every operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects that tests plant in shipped kernels, and in one of `autotune new-op`, with what must become of each."""
+"""Defects that tests plant in shipped kernels, and in one of `autotune new-op`, with the expected result of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEW_OP = "add_bias"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A right kernel: its family, a problem, and values of parameters where they are not the defaults."""
+    """A correct kernel: its family, a problem, and the parameters that differ from the defaults."""
 
     operation: str
     family: str
@@ -30,7 +30,7 @@ class Kernel:
     config: Mapping[str, Value] = field(default_factory=dict)
 
     def template(self, folder: Path, edits: Edits = ()) -> KernelTemplate:
-        """The family, written with edits into a folder of its operation's name."""
+        """The family with edits, written into a folder with the name of its operation."""
         if self.operation == NEW_OP:
             new_operation(NEW_OP, folder)
             path = folder / NEW_OP / f"{NEW_OP}.cu.j2"
@@ -48,7 +48,7 @@ class Kernel:
         return load_template(path)
 
     def bound_problem(self, template: KernelTemplate) -> Problem:
-        """The problem, of the operation as the template's folder declares it."""
+        """The problem, for the operation that the template's folder declares."""
         return make_problem(template.operation, self.problem)
 
 
@@ -119,7 +119,7 @@ STATE = ("wrong_result/keeps_state",)
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """A defect, and the endings that catch it, `outcome/reason`."""
+    """A defect, and the acceptable results as `outcome/reason`."""
 
     number: int
     """class: 1 unwritten memory is read, 2 warps are not ordered, 3 blocks are not ordered, 4 extreme inputs"""
@@ -128,9 +128,9 @@ class Defect:
     name: str
     edits: Edits
     host: tuple[str, ...] = SEEN
-    """empty: whether `host` sees it depends on how two blocks on two cores meet, or it does not"""
+    """empty: `host` detects it only if two blocks meet on two cores, or never"""
     checked: tuple[str, ...] = (*SEEN, "runtime/race", "runtime/unwritten")
-    """empty: only `host` sees it"""
+    """empty: only `host` detects it"""
 
 
 _POOL_STORED = "stored.at[j] = from_float<T>(outputs[p][q][j]);"
@@ -217,7 +217,7 @@ def _counted(when: str = "true", threads: int = 64) -> Edits:
 
 
 _DEFECTS = (
-    # 1: memory that nothing has written, through functions that swallow NaN
+    # 1: memory that nothing has written, through functions that ignore NaN
     Defect(
         1, "softmax", "maximum starts from shared memory", (("= -3.402823466e38f;", "= largest_of[threadIdx.y][0];"),)
     ),
@@ -754,7 +754,7 @@ _DEFECTS = (
         ),
         checked=RACE,
     ),
-    # what a launch leaves for later ones
+    # values that a launch leaves for later ones
     Defect(
         3,
         "new-op",
@@ -788,7 +788,7 @@ _DEFECTS = (
         host=STATE,
         checked=(*STATE, *RACE),
     ),
-    # 4: large inputs overflow or cancel, and what becomes of NaN and infinities
+    # 4: large inputs overflow or cancel, and the handling of NaN and infinities
     Defect(
         4,
         "max_pool2d",

@@ -1,4 +1,4 @@
-"""Named problems, and problems drawn at random, for tests of what must hold for every problem."""
+"""Named problems, and problems drawn at random, for tests of rules that hold for every problem."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def removing_leftovers(mark: str, patience_s: float) -> bool:
 
 
 def kill_device_worker(mark: str, patience_s: float, spinning_s: float = 3.0) -> None:
-    """Send SIGKILL, as the kernel's out-of-memory killer does, to the worker whose kernel does not end.
+    """Kill the worker whose kernel does not end with SIGKILL, as the kernel's out-of-memory killer does.
 
     It is the worker that was busy for `spinning_s`, which is longer than the verification of any correct kernel.
     """

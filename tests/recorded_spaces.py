@@ -43,7 +43,7 @@ US_PER_UNIT = {"nanoseconds": 1e-3, "microseconds": 1.0, "milliseconds": 1e3, "m
 
 
 class Recorded(Protocol):
-    """A space for a search without a device: one family's recording, or several families'."""
+    """A space for a search without a device: the recording of one family or of several families."""
 
     @property
     def name(self) -> str: ...
@@ -64,7 +64,7 @@ class RecordedParam:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What each config of one kernel took. Usable as a search space of its own."""
+    """The results of all configs of one kernel. It is also a search space."""
 
     name: str
     """the file it came from"""
@@ -84,7 +84,7 @@ class Recording:
 
     @property
     def spaces(self) -> tuple[Recording, ...]:
-        """The one family: this recording."""
+        """Its only family: this recording."""
         return (self,)
 
     @property
@@ -240,7 +240,7 @@ def _ascending(value: Value) -> tuple[int, float, str]:
 
 
 def value_of(value: Any) -> Value:
-    """A parameter's value; a whole float counts as an int, any other thing as its text."""
+    """A parameter's value; a whole float counts as an int, any other type as its text."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, bool | int | str) else json.dumps(value)

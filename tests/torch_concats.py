@@ -59,7 +59,7 @@ def images(n: int) -> Tensor:
 
 
 def dense() -> nn.Module:
-    """The block with batch norms as of a trained one."""
+    """The block with batch norms as in a trained one."""
     network, generator = Dense(), torch.Generator().manual_seed(1)
     for tensor in network.state_dict().values():
         if tensor.is_floating_point():

@@ -17,7 +17,7 @@ from tests.torch_networks import ALWAYS, difference, seeded
 
 
 class Gated(nn.Module):
-    """Means, gates and pools of channels-last images, and the same operators on other tensors and in other ways."""
+    """Means, gates and pools of channels-last images, and the same operators on other tensors and in other forms."""
 
     def forward(self, x: Tensor) -> Tensor:
         gate = torch.sigmoid(functional.adaptive_avg_pool2d(x, 1))
@@ -57,7 +57,7 @@ def converted(_: str, libraries: list[str], n: int) -> tuple[tuple[Row, ...], st
 
 
 def excited(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, str]], str, float]:
-    """A converted network's layers, their kernels and remarks on them, its code, and the difference of outputs."""
+    """A converted network's layers, their kernels and remarks, its code, and the difference of outputs."""
     network = seeded(Excited).bfloat16().to(memory_format=torch.channels_last)
     made, report = convert(network, images(2).bfloat16(), library=libraries, margin=ALWAYS)
     modules = [each for each in made.modules() if isinstance(each, (Plain, TunedConvolution))]

@@ -33,7 +33,7 @@ ALWAYS = -1.0
 
 
 ERROR_BOUND = 1e-6
-"""That of float32 sums of 9 to 36 products: 4 + sqrt(36) roundings."""
+"""The bound of float32 sums of 9 to 36 products: 4 + sqrt(36) roundings."""
 
 
 class Cpu:
@@ -75,7 +75,7 @@ CPU = Cpu()
 
 
 def support_cpu(_: str) -> None:
-    """Let the operator run here."""
+    """Let the operator run on the CPU."""
     torch.set_num_threads(1)
     for each in (CONVOLUTION, *OPERATORS.values()):
         each.support("cpu", CPU)
@@ -631,7 +631,7 @@ def unbuilt(_: str, cache: str) -> tuple[list[str], float, list[bool]]:
 
 def untuned(_: str, cache: str) -> tuple[list[tuple[Row, ...]], list[float], str]:
     """A network converted without a library: the reports before and after its kernels are compiled, the differences of
-    its outputs then, and what another conversion makes of it at once.
+    its outputs, and the immediate result of another conversion.
     """
     os.environ["XDG_CACHE_HOME"] = cache
     network = seeded(Digits)

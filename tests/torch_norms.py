@@ -63,17 +63,17 @@ class Pixels(nn.Module):
 
 
 def decoder() -> nn.Module:
-    """The block with weights as of a trained one."""
+    """The block with weights as in a trained one."""
     return randomised(seeded(Decoder))
 
 
 def rows() -> nn.Module:
-    """The norms of rows with weights as of trained ones."""
+    """The norms of rows with weights as in trained ones."""
     return randomised(seeded(Rows))
 
 
 def pixels() -> nn.Module:
-    """The norm of pixels with weights as of a trained one."""
+    """The norm of pixels with weights as in a trained one."""
     return randomised(seeded(Pixels))
 
 

@@ -248,7 +248,7 @@ class LinearLayers(nn.Module):
 
 
 def linear_layers(library: str) -> tuple[dict[str, tuple[str, str]], set[str], list[float]]:
-    """The kernels and epilogues of linear layers, PyTorch's operators besides them, and differences."""
+    """The kernels and epilogues of linear layers, PyTorch's other operators, and differences."""
     made, report = convert(network := seeded(LinearLayers), last_images(2), library=library, margin=ALWAYS)
     swapped = {row.layer: (row.kernel, row.words[3]) for row in report.rows if row.swapped}
     left = {str(node.target) for node in made.graph.nodes if node.op == "call_function"}

@@ -56,7 +56,7 @@ def pair() -> nn.Sequential:
 
 
 class Residual(nn.Module):
-    """A convolution that reads the output of a ReLU, as an addition does."""
+    """A convolution that reads the output of a ReLU, which an addition also reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Operands(TorchDispatchMode):
 
 
 def support_training(library: str) -> None:
-    """Let the operators of training run here, too."""
+    """Let the operators of training run on the CPU, too."""
     support_cpu(library)
     CHANGING.support("cpu", CPU)
     FILTERS.support("cpu", CPU)
@@ -131,7 +131,7 @@ def _converted(library: str) -> nn.Module:
 
 
 def trained(library: str) -> nn.Module:
-    """The network that runs kernels; races, which are slow on the CPU, are run once."""
+    """The network that runs kernels; timings, which are slow on the CPU, run once."""
     return copy.deepcopy(_converted(library))
 
 

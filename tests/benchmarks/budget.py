@@ -54,7 +54,7 @@ def common(layers: Sequence[Searched], budget: int) -> list[int]:
 
 
 def over_optimum(layers: Sequence[Searched], done: Sequence[int]) -> float:
-    """The network's time divided by the time of its optima."""
+    """The network's time divided by the sum of its layers' optima."""
     now_us = sum(layer.count * layer.after(count) for layer, count in zip(layers, done, strict=True))
     return now_us / sum(layer.count * layer.optimum_us for layer in layers)
 

@@ -1,4 +1,4 @@
-"""Whether a LeNet-like network on the tuned kernels predicts what it predicts in float64:
+"""Whether a LeNet-like network predicts the same classes on tuned kernels as in float64:
 
     python -m tests.benchmarks.class_agreement lenet-k5 --device cuda:0 --db results.db
 

@@ -37,7 +37,9 @@ NETWORKS = (
     *("convnext-t", "gpt2", "llama3-8b", "bert", "vit-b", "clip", "whisper", "mistral", "lstm", "lora", "lenet-k5"),
     *("lenet-k7", "fashion-k7", "quickstart"),
 )
-"""What the name of a layer, or else of its study, begins with; a layer of none of them is a network of its own."""
+"""Prefixes of the names of layers, or else of studies, that belong to one network. A layer without such a prefix is a
+network of its own.
+"""
 REPORTS = {
     "report-000": "lenet-k5",
     "report-001": "lenet-k7",
@@ -63,7 +65,7 @@ class Judged:
     """of the recorded configs that the study admits"""
 
     def ratios(self, configs: Sequence[Config]) -> list[float]:
-        """Their times over the best one."""
+        """The times of the configs over the best one."""
         best_us = min(self.times_us.values())
         return [self.times_us[config] / best_us for config in configs]
 
@@ -73,7 +75,7 @@ Choose = Callable[[Judged, Sequence[LayerRecords]], list[Config]]
 
 
 def network_of(study: str, layer: str) -> str:
-    """The network that a layer is of."""
+    """The network to which a layer belongs."""
     for report, network in REPORTS.items():
         if study.startswith(report):
             return network
@@ -112,7 +114,7 @@ def judged_layers(records: Sequence[LayerRecords], device: str) -> list[Judged]:
 
 
 def default(templates: Mapping[str, KernelTemplate]) -> Choose:
-    """The families' defaults as `tune` comes to them, then the other configs."""
+    """The families' defaults in the order of `tune`, then the other configs."""
     order = list(templates)
 
     def choose(judged: Judged, _: Sequence[LayerRecords]) -> list[Config]:
@@ -132,7 +134,7 @@ def by_chance(judged: Judged, _: Sequence[LayerRecords]) -> list[Config]:
 
 
 def nearest(judged: Judged, known: Sequence[LayerRecords]) -> list[Config]:
-    """The configs of the nearest layers, the fastest first, that were recorded here, too."""
+    """The configs of the nearest layers that were also recorded here, the fastest first."""
     here = judged.records
     distances = {
         id(layer): layer_distance(here.problem, layer.problem) + device_distance(here.device, layer.device)
@@ -177,7 +179,7 @@ def by_model(templates: Mapping[str, KernelTemplate], *, corrected: bool) -> Cho
 
 
 def _top_trials(known: Sequence[LayerRecords], admitted: Sequence[str]) -> list[TopTrial]:
-    """What a search of these accuracy classes takes from a database: the fastest of each family and layer."""
+    """The configs of a database that a search of these accuracy classes uses: the fastest of each family and layer."""
     found = []
     for layer in known:
         for family in layer.families:

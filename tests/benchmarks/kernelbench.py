@@ -87,14 +87,14 @@ class Contender:
             self._run = replay
 
     def __call__(self) -> Tensor:
-        """The output for what the input holds now."""
+        """The output for the current content of the input."""
         self.y = self._run()
         return self.y
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What the reference says of a problem on one input."""
+    """The reference's output and error bounds of a problem for one input."""
 
     error: float
     """largest error that an output may have, as a fraction of the outputs' root mean square"""
@@ -277,7 +277,7 @@ def competitors(name: str, network: nn.Module, x: Tensor, db: Path) -> tuple[dic
 
 
 def lines(rows: Sequence[Measured]) -> Iterator[str]:
-    """The table in Markdown, the mean, and what was wrong."""
+    """The table in Markdown, the mean, and the errors."""
     names = list(dict.fromkeys(name for row in rows for name in row.errors))
     yield f"| problem | {', us | '.join(names)}, us | times as fast | swapped | proves nothing of |"
     yield f"|{'---|' * (len(names) + 4)}"
@@ -310,7 +310,7 @@ def prepared(name: str, device: str, folder: Path) -> Callable[[], Measured]:
 
 @torch.no_grad()
 def work(pipe: Connection, device: str, folder: Path) -> None:
-    """Prepare the problems that come by the pipe, and measure each when it is asked for."""
+    """Prepare the problems that arrive through the pipe, and measure each on request."""
     device, _, os.environ["CUDA_VISIBLE_DEVICES"] = device.partition(":")
     for name in iter(pipe.recv, ""):
         measure = prepared(name, device, folder)
@@ -324,7 +324,7 @@ def work(pipe: Connection, device: str, folder: Path) -> None:
 
 
 class Worker:
-    """A process that has one problem at a time."""
+    """A process that handles one problem at a time."""
 
     def __init__(self, device: str, folder: Path) -> None:
         processes = multiprocessing.get_context("spawn")
@@ -334,7 +334,7 @@ class Worker:
         theirs.close()
 
     def answer(self) -> object:
-        """What the process sends next; None if it died or takes too long."""
+        """The next message of the process; None if it died or takes too long."""
         try:
             return self.pipe.recv() if self.pipe.poll(PREPARATION_S) else None
         except EOFError:

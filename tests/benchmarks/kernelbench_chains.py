@@ -1,4 +1,4 @@
-"""KernelBench's convolutions as PyTorch modules: those of level 1, and level 2's with the steps around them.
+"""KernelBench's convolutions as PyTorch modules: the convolutions of level 1, and the chains of level 2.
 
 The sizes are those of the studies `kernelbench-tf32` and `kernelbench-level2-tf32`. All problems with a convolution
 are here, except kb2-26, which has a second input. Batch norms use calibrated statistics, and dropout is off.
@@ -57,7 +57,7 @@ class Twice(With):
 
 
 class Around(nn.Module):
-    """The sum of a tensor and what other modules make of it."""
+    """The sum of a tensor and of the outputs of other modules for it."""
 
     def __init__(self, *steps: nn.Module) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Around(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A problem: the study's layer that it has, and what comes before and after the convolution."""
+    """A problem: the layer of the study, and the modules before and after the convolution."""
 
     layer: str
     after: Callable[[], Sequence[nn.Module]] = tuple

@@ -306,7 +306,7 @@ def stem(arguments: argparse.Namespace) -> str:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[float]:
-    """Use the GPU while no other process of this folder times kernels; the seconds of waiting for that."""
+    """Lock the GPU while no other process of this folder times kernels; returns the seconds of waiting."""
     started = time.monotonic()
     with (folder / "gpu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -315,7 +315,7 @@ def alone(folder: Path) -> Iterator[float]:
 
 @torch.no_grad()
 def run(arguments: argparse.Namespace) -> Measured:
-    """Everything for one network."""
+    """Tune, convert, time and verify one network."""
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = arguments.accuracy == "tf32"
@@ -396,7 +396,7 @@ def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
 
 
 def channels_last(tensor: Tensor) -> Tensor:
-    """A tensor with channels last if it has any."""
+    """A tensor, channels-last if it has channels."""
     return tensor.contiguous(memory_format=LAST.get(tensor.dim(), torch.contiguous_format))
 
 

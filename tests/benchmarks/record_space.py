@@ -81,7 +81,7 @@ def part_of(template: KernelTemplate, problem: Conv2dProblem, evaluator: Evaluat
 
 
 def record(family: str, layer: str, part: Part, evaluator: Evaluator, store: Store, seconds: float) -> str:
-    """Evaluate the part of one space for at most this many seconds, and print the result."""
+    """Evaluate part of one space for at most this many seconds, and print the result."""
     study = Study(
         name=f"space-{family}",
         layers=(Layer(layer, LAYERS[layer]),),

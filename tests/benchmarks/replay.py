@@ -168,7 +168,9 @@ def _score(runs: Sequence[Run], evaluations: int) -> Score:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Between two neighbours by linear interpolation, as numpy's, but infinite only where a neighbour in use is."""
+    """A quantile by linear interpolation between two neighbours, as in NumPy, but infinite only if a neighbour in use
+    is infinite.
+    """
     below = math.floor(share * (len(ordered) - 1))
     part = share * (len(ordered) - 1) - below
     return ordered[below] if part < 1e-9 else (1 - part) * ordered[below] + part * ordered[below + 1]

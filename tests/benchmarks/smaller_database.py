@@ -1,4 +1,4 @@
-"""Delete from a copy of a results database what is not worth shipping. `record_database` calls it."""
+"""Delete the rows of a copy of a results database that are not worth shipping. `record_database` calls it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `min_gain` saves and loses: searches of recorded spaces, stopped by their expected gain.
+"""How much `min_gain` saves and loses: searches of recorded spaces, stopped by their expected gain.
 
     python -m tests.benchmarks.stopping tests/data/recorded-spaces/convolution{-RTX_3090,_milo-A6000}.json.gz \
         tests/data/databases/report-layers.db

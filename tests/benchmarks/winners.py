@@ -21,7 +21,7 @@ class Winner:
     row: BestRow
     stored: KernelSource
     now: KernelSource | str
-    """in words why its family renders nothing"""
+    """why its family renders nothing"""
 
     @property
     def name(self) -> str:

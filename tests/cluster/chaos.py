@@ -1,4 +1,4 @@
-"""A cluster of real processes that are killed and stopped, and what must hold of its results database meanwhile."""
+"""A cluster of real processes that are killed and stopped, and the invariants of its results database."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ from tests.fork_server import ForkedRun, ForkServer
 from tests.processes import MARK, marked
 from tests.unit.tiny import STUDY, changed, write_family
 
-TTL_S = 4  # after which a silent worker is lost
-SLOWER = 1000.0  # times that a recording's trials take longer than the null device's, which it is made of
+TTL_S = 4  # seconds after which a silent worker counts as lost
+SLOWER = 1000.0  # how many times as long a recorded trial takes as on the null device, from which the recording is made
 
 THREE_HUNDRED = (
     ("values = [1, 2, 3, 4, 6]", f"values = {list(range(1, 26))}"),
     ("outputs <= 512", "outputs <= 6400"),
 )
-"""what makes the tiny family one of 300 kernels: all are tried, so that the winner does not hang on their order"""
+"""edits that turn the tiny family into one of 300 kernels: all are tried, so the winner does not depend on their order
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTrial:
-    """What must stay of a stored trial."""
+    """The fields of a stored trial that must not change."""
 
     device: str
     layer: str
@@ -46,21 +47,21 @@ class StoredTrial:
     outcome: str
     median_us: float | None
     lost: bool
-    """whether its worker was lost while it ran"""
+    """whether its worker was lost while the trial ran"""
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """What stays of a running trial."""
+        """The fields of a running trial that must not change."""
         return self.device, self.layer, self.config, self.number
 
 
 class Chaos:
-    """A scheduler, workers by name, and a coordinator for each budget, in a folder."""
+    """A scheduler, named workers, and a coordinator for each budget, in a folder."""
 
     def __init__(
         self, folder: Path, fork_server: ForkServer, layers: int, trials: Mapping[str, int], *, seed: int = 0
     ) -> None:
-        """`trials` are of a layer, by kind of device."""
+        """`trials` maps a kind of device to the number of trials of a layer."""
         self.folder, self.rng, self.mark = folder, random.Random(seed), f"chaos-{os.getpid()}-{time.monotonic_ns()}"
         self._fork_server = fork_server
         self._environ = {
@@ -77,13 +78,13 @@ class Chaos:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.workers: dict[str, ForkedRun] = {}
         self.coordinators: dict[int, ForkedRun] = {}
-        """by the trials that each is to make of a layer"""
+        """coordinators by the number of trials of a layer"""
         self._devices: dict[str, str] = {}
         self.struck: Counter[str] = Counter()
         self._logs = (folder / "log.txt").open("w")
 
     def start_scheduler(self) -> None:
-        """At the same address each time."""
+        """Start the scheduler, at the same address each time."""
         host, port = self.address.split(":")
         words = ["--host", host, "--port", port, "--no-dashboard"]
         self.scheduler = subprocess.Popen(
@@ -94,12 +95,12 @@ class Chaos:
         )
 
     def start_worker(self, name: str, device: str = "") -> None:
-        """A new one, or once more one that was killed."""
+        """Start a worker: a new one, or one that was killed."""
         self._devices[name] = device = device or self._devices[name]
         self.workers[name] = self._run("worker", self.address, "--device", device, "--name", name, "--compilers", 1)
 
     def start_coordinator(self, trials: int) -> None:
-        """Begin or resume the study, on the kinds of devices that get so many trials."""
+        """Begin or resume the study on the kinds of devices with this number of trials."""
         wanted = [word for kind, own in self.trials.items() if own == trials for word in ("--device-class", kind)]
         words = ("--family-dir", "families", "--cluster", self.address, "--db", "chaos.db", "--trials", trials, *wanted)
         self.coordinators[trials] = self._run("tune", "small.toml", *words)
@@ -113,12 +114,12 @@ class Chaos:
         return self._fork_server.start(self.folder, *words, env=self._environ, err=self._logs.fileno())
 
     def tune_alone(self, db: str, device: str) -> None:
-        """The same study on this machine, with no cluster."""
+        """Tune the same study on this machine without a cluster."""
         run = self._run("tune", "small.toml", "--family-dir", "families", "--device", device, "--db", db)
         assert run.finish().code == 0, self.log
 
     def record(self, db: str) -> None:
-        """Make a recording of the null device's trials, SLOWER."""
+        """Record the null device's trials, SLOWER times as long."""
         self.tune_alone(db, "null")
         with closing(sqlite3.connect(self.folder / db)) as file, file:
             for at, samples in file.execute("SELECT id, samples_us FROM measurements").fetchall():
@@ -131,19 +132,19 @@ class Chaos:
 
     @property
     def log(self) -> str:
-        """What all of them said."""
+        """The output of all processes."""
         return (self.folder / "log.txt").read_text()
 
     @property
     def rows(self) -> tuple[TrialRow, ...]:
-        """The stored trials; none where there is no database yet."""
+        """The stored trials; none if there is no database yet."""
         try:
             return rows_of(self.folder / "chaos.db")
-        except StoreError:  # it is being made
+        except StoreError:  # the database is being created
             return ()
 
     def wait_for(self, kernels: int) -> set[StoredTrial]:
-        """Wait until so many kernels were evaluated, or the coordinator has ended; the stored trials by then."""
+        """Wait until this many kernels were evaluated or the coordinator has ended; returns the stored trials."""
         self.wait_until(lambda: evaluated(self.rows) >= kernels or self.ended)
         return self.stored
 
@@ -153,7 +154,7 @@ class Chaos:
         return {stored(row) for row in self.rows}
 
     def wait_until(self, what: Callable[[], bool], patience_s: float = 120) -> None:
-        """Wait until something holds. Raises TimeoutError with the log when it takes too long."""
+        """Wait until a condition holds. Raises TimeoutError with the log if it takes too long."""
         until = time.monotonic() + patience_s
         while not what():
             if time.monotonic() > until:
@@ -161,7 +162,7 @@ class Chaos:
             time.sleep(0.4)
 
     def strike(self) -> None:
-        """Kill or stop one of them at a random moment, and let it come back a while later."""
+        """Kill or stop a random process at a random moment, and let it return later."""
         time.sleep(self.rng.uniform(1, 6))
         stops = self.rng.random() < 0.4
         sent = signal.SIGSTOP if stops else signal.SIGKILL
@@ -177,7 +178,7 @@ class Chaos:
         os.kill(number, sent)
         time.sleep(self.rng.uniform(0, 2.5 * TTL_S))
         if stops:
-            with contextlib.suppress(ProcessLookupError):  # a process that hangs is killed by its worker
+            with contextlib.suppress(ProcessLookupError):  # a worker kills its process that hangs
                 os.kill(number, signal.SIGCONT)
         elif whom == "scheduler":
             self.scheduler.wait()
@@ -187,7 +188,7 @@ class Chaos:
             self.start_coordinator(whom) if isinstance(whom, int) else self.start_worker(str(whom))
 
     def _device_process(self) -> int | None:
-        """A process that a worker has started, to compile or to run kernels; None while there is none."""
+        """A process that a worker has started to compile or to run kernels; None if there is none."""
         workers = {run.number for run in self.workers.values()}
         found = []
         for number in sorted(marked(self.mark)):
@@ -197,7 +198,7 @@ class Chaos:
         return self.rng.choice(found) if found else None
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining processes."""
         for run in (*self.workers.values(), *self.coordinators.values()):
             if not run.done:
                 run.send_signal(signal.SIGKILL)
@@ -217,7 +218,7 @@ def study_of(layers: int, trials: int) -> str:
 
 
 def rows_of(path: Path) -> tuple[TrialRow, ...]:
-    """The trials of the study in a database; none where there is none yet."""
+    """The trials of the study in a database; none if the study is not there yet."""
     if not path.exists():
         return ()
     with Store(path, create=False) as store:
@@ -225,7 +226,7 @@ def rows_of(path: Path) -> tuple[TrialRow, ...]:
 
 
 def evaluated(rows: tuple[TrialRow, ...]) -> int:
-    """How many of them were compiled, or tried to."""
+    """The number of trials that were compiled or that failed to compile."""
     return sum(row.trial.compiled for row in rows)
 
 
@@ -237,7 +238,7 @@ def stored(row: TrialRow) -> StoredTrial:
 
 
 def medians(path: Path) -> dict[tuple[str, str], float | None]:
-    """Of each layer and config."""
+    """The trials of each layer and config."""
     return {(row.layer.name, str(row.trial.config)): row.median_us for row in rows_of(path)}
 
 

@@ -1,4 +1,4 @@
-"""Whatever of a cluster is killed or stopped, no stored trial is lost, none is stored twice, and classes never mix."""
+"""If processes of a cluster are killed or stopped, no stored trial is lost or repeated, and classes never mix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NULL = "null:delay_ms=400,compile=0.1,wrong=0.1"
 
 @pytest.fixture
 def begin(tmp_path: Path, fork_server: ForkServer) -> Iterator[Callable[..., Chaos]]:
-    """Start a scheduler, a worker on each device, and the coordinator of a study of so many layers."""
+    """Start a scheduler, a worker on each device, and the coordinator of a study of this many layers."""
     begun = []
 
     def start(layers: int, devices: Sequence[str], trials: Mapping[str, int], seed: int = 0) -> Chaos:
@@ -85,7 +85,7 @@ def test_nothing_is_lost_in_two_minutes_of_random_faults(seed: int, begin: Calla
 
 
 def check(chaos: Chaos, seen: list[set[StoredTrial]]) -> None:
-    """What must hold at the end, given what the database had at some moments."""
+    """Assert the final state, given the states of the database at earlier moments."""
     rows = chaos.rows
     last = {stored(row) for row in rows}
     places = {one.place for one in last}

@@ -1,4 +1,4 @@
-"""A coordinator and workers on a scheduler of this process: which worker gets a layer, and what a loss costs."""
+"""A coordinator and workers on a scheduler of this process: which worker gets a layer, and what a lost worker costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Cluster:
-    """A scheduler, and what its coordinator printed."""
+    """A scheduler, and the output of its coordinator."""
 
     folder: Path
     scheduler: Scheduler
@@ -60,7 +60,7 @@ class Cluster:
         return worker
 
     async def tune(self, layers: int, lock: Callable[[DeviceClass], None] = lambda _: None) -> ClusterResult:
-        """The result of a study of so many layers on the first device class."""
+        """The result of a study of this many layers on the first device class."""
         write_family(self.folder / "families")
         (self.folder / "small.toml").write_text(study_of(layers, TRIALS))
         study, families = load_study(self.folder / "small.toml"), load_templates([self.folder / "families"])
@@ -85,7 +85,7 @@ class Cluster:
             return store.trials.list()
 
     async def until(self, what: Callable[[], bool]) -> None:
-        """Wait until something holds."""
+        """Wait until a condition holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not what():
                 await asyncio.sleep(0.02)
@@ -101,12 +101,12 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dask's workers keep a folder where they are."""
+    """Dask's workers create a folder in the current directory."""
     monkeypatch.chdir(tmp_path)
 
 
 def run(folder: Path, act: Callable[[Cluster], Awaitable[ClusterResult]]) -> ClusterResult:
-    """The result of a coordinator while something was done to its cluster."""
+    """The result of a coordinator while an action disturbed its cluster."""
 
     async def acted() -> ClusterResult:
         async with cluster(folder) as there:
@@ -218,7 +218,7 @@ def test_a_class_that_another_process_tunes_keeps_no_other_waiting(tmp_path: Pat
 
 
 def test_other_workers_get_no_task(tmp_path: Path) -> None:
-    """Neither a worker of Dask's own nor one with another version of autotune."""
+    """Neither a plain Dask worker nor a worker with another version of autotune gets tasks."""
 
     async def act(there: Cluster) -> ClusterResult:
         info = pickle.dumps(DeviceClass("null:null:0", NullEvaluator("").info, NullEvaluator("").environment))
@@ -251,7 +251,7 @@ SPEC = {"0": {"cls": "autotune.cluster.cluster_worker.ClusterWorker", "opts": {"
     ],
 )
 def test_dask_starts_workers_by_their_class(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """By the command that these two run on each host."""
+    """SSHCluster and dask-jobqueue run this command on each host."""
 
     async def act(there: Cluster) -> ClusterResult:
         program, *options = command

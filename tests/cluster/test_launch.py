@@ -1,4 +1,4 @@
-"""`tune --cluster local:N`, and what is no cluster."""
+"""`tune --cluster local:N`, and arguments that name no cluster."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TRIALS = 2 * EVALUATIONS + 5
 
 
 class PaperGpu(NullEvaluator):
-    """A null device that passes for a GPU."""
+    """A null device that claims to be a GPU."""
 
     @property
     def info(self) -> DeviceInfo:
@@ -40,7 +40,7 @@ class PaperGpu(NullEvaluator):
 
 
 class Dying(PaperGpu):
-    """It is lost in the middle of its third kernel."""
+    """A device that is lost during its third kernel."""
 
     measured = 0
 
@@ -89,7 +89,7 @@ def run_task(run: LayerRun, device: OpenDevice, stopping: Callable[[], bool] = l
 
 
 def run_all(run: LayerRun, device: OpenDevice) -> tuple[LayerResult, int]:
-    """Run tasks until the layer is tuned; the result, and how many tasks that took."""
+    """Run tasks until the layer is tuned; returns the result and the number of tasks."""
     result, tasks = None, 0
     while result is None:
         result, tasks = run.end(run_task(run, device)), tasks + 1

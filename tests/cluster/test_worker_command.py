@@ -1,4 +1,4 @@
-"""`autotune worker` as a user meets it."""
+"""`autotune worker` as a user runs it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.workers.device_worker import Deadlines
 
-DEADLINE_S = 20.0  # of one evaluation; a good one takes well under a second
+DEADLINE_S = 20.0  # limit of one evaluation; a correct one takes well under a second
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The CUDA device itself: calibration is plausible, times are of the kernel alone, and nothing is left behind."""
+"""The CUDA device: calibration is plausible, times cover the kernel alone, and nothing remains afterwards."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_products_of_a_warpgroup_are_faster_than_a_warps(
 def test_the_librarys_products_confirm_the_rates(
     calibration: Calibration, dtype: str, methods: tuple[str, ...]
 ) -> None:
-    """Under the same power limit: a large product heats the device as the sustained measurement does."""
+    """Both under the same power limit: a large product heats the device as the sustained measurement does."""
     pytest.importorskip("torch")
     assert calibration.left_out == ""
     found = {rate.method: rate.per_s for rate in calibration.rates}

@@ -1,4 +1,4 @@
-"""An exported library on a GPU: every family's proves itself; a wrong kernel, a slow one and a wrong device do not."""
+"""Exported libraries on a GPU: every family's proof succeeds; wrong kernels, slow ones and wrong devices fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.problems import PROBLEMS
 pytestmark = pytest.mark.gpu
 
 FILES = template_files()
-IMAGES = 1500  # of a layer: some tens of microseconds
+IMAGES = 1500  # microseconds of a layer: a few tens
 
 
 def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -> SelectedKernel:
@@ -41,7 +41,7 @@ def kernel(name: str, info: DeviceInfo, images: int = IMAGES, **pinned: Value) -
 
 
 def built(exported: Exported, folder: Path) -> Built:
-    """The library built as its proof builds it."""
+    """The library, built as the proof builds it."""
     folder.mkdir()
     return build_for_cuda(exported, folder, nvcc=find_nvcc(), cxx=find_cxx())
 

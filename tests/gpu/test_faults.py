@@ -29,16 +29,16 @@ from tests.processes import MARK, kill_device_worker, removing_leftovers
 pytestmark = pytest.mark.gpu
 
 PROBLEM = Conv2dProblem(33, 2, 40, 41, 5, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
-"""Images, rows and columns that no block divides; 459 blocks, so that a race is lost somewhere."""
-DEADLINE_S = 12.0  # of one evaluation; a good one takes well under a second
-COMPILE_DEADLINE_S = 25.0  # a good program takes about a second
+"""Images, rows and columns that no block divides; 459 blocks, so that a race shows somewhere."""
+DEADLINE_S = 12.0  # limit of one evaluation; a correct one takes well under a second
+COMPILE_DEADLINE_S = 25.0  # a correct program takes about a second
 THIS_RUN = uuid.uuid4().hex
 CUDA_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.cuda}
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The good kernel and the faulty ones, all being compiled."""
+    """The correct kernel and the faulty ones, all being compiled."""
 
     gpu: DeviceEvaluator
     sources: Mapping[str, KernelSource]
@@ -52,7 +52,7 @@ class Kernels:
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceEvaluator]:
-    """The first GPU, with a compiler that treats some programs badly."""
+    """The first GPU, with a compiler that rejects, delays or crashes on some programs."""
     nvcc = tmp_path_factory.mktemp("toolkit") / "bin" / "nvcc"
     nvcc.parent.mkdir()
     nvcc.write_text(PLANTED_COMPILER)

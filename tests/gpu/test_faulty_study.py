@@ -1,4 +1,6 @@
-"""One study over every fault planted in a family, and a run that is killed: nothing stops one or is left of either."""
+"""One study of every fault planted in a family, and a run that is killed: no fault stops a run or leaves anything
+behind.
+"""
 
 from __future__ import annotations
 

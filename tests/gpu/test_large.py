@@ -1,4 +1,4 @@
-"""A family that counts elements in 31 bits is wrong for large problems, and `check` says so."""
+"""`check` reports a family that counts elements in 31 bits and so is wrong for large problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NARROW = "const int at = (blockIdx.x * TURNS + turn) * BLOCK + threadIdx.x;"
 
 
 def large_rows(path: Path, gpu: DeviceEvaluator) -> list[CheckRow]:
-    """What `check` says of the large problems alone."""
+    """The output of `check` for the large problems alone."""
     checking = FamilyCheck(CasePlan(load_template(path), gpu.info), gpu)
     if any(large.config is None for large in checking.large):
         pytest.skip("; ".join(large.why_not for large in checking.large if large.config is None))

@@ -1,4 +1,4 @@
-"""Operations other than conv2d on a GPU: arrays that are read and written, atomics, exports proven and called."""
+"""Operations other than conv2d on a GPU: arrays that are read and written, atomics, proven exports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OWN: Mapping[str, tuple[Mapping[str, str], Mapping[str, Value]]] = {
 
 
 def first(path: Path, gpu: DeviceEvaluator, **sizes: Value) -> SelectedKernel:
-    """A family's plainest config for a problem."""
+    """The default config of a family for a problem."""
     template = load_template(path)
     bound = BoundTemplate(template, make_problem(template.operation, sizes), gpu.info)
     default = SearchSpace(bound, {}, most_rows=0, sampled_rows=1).default

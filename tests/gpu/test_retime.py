@@ -1,4 +1,4 @@
-"""Retiming on a GPU: what was just tuned is confirmed or nearly so, and a wrong kernel is told."""
+"""Retiming on a GPU: a kernel that was just tuned is confirmed or nearly so, and a wrong kernel is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.tuning.tune import tune
 pytestmark = pytest.mark.gpu
 
 PROBLEM = Conv2dProblem(n=2000, c=1, h=70, w=70, k=12, r=5, s=5)
-DOUBLE = 2.0  # a kernel of some 200 us does not take twice as long, or half, a minute later
+DOUBLE = 2.0  # a kernel of about 200 us does not take twice or half as long a minute later
 
 
 def test_a_kernel_is_timed_again_where_it_was_tuned(gpu: DeviceEvaluator, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""compute-sanitizer itself: it finds what is planted, each fault with the tool for it, and nothing in a good kernel."""
+"""compute-sanitizer finds each planted fault with the tool for it, and nothing in a correct kernel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_each_tool_finds_what_is_planted(gpu: DeviceEvaluator, tmp_path: Path) -
 
 
 def test_check_runs_a_sample_under_every_tool(gpu: DeviceEvaluator, tmp_path: Path) -> None:
-    """A race that verification on a GPU does not see."""
+    """A race that verification on a GPU does not find."""
     path = tmp_path / "racy.cu.j2"
     path.write_text(FAULTS["no_barrier_after_first_thread"].text)
     template = load_template(path)

@@ -1,4 +1,4 @@
-"""A GPU that other programs use, too: who tunes on it is told, and who has it alone is not."""
+"""`tune` prints a warning if other programs use the GPU, and none otherwise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def another_program() -> Iterator[None]:
 
 
 def warned(folder: Path) -> str:
-    """What `tune` says on standard error."""
+    """The standard error of `tune`."""
     (folder / "one.toml").write_text(STUDY)
     line = (sys.executable, "-m", "autotune", "tune", "one.toml", "--device", "cuda:0", "--fresh")
     return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True).stderr
@@ -71,4 +71,4 @@ def test_who_shares_a_gpu_is_told(tmp_path: Path) -> None:
             autotune.tune(tmp_path / "one.toml", device="cuda:0", db=tmp_path / "api.db")
     time.sleep(2.0)
     assert "other programs" not in warned(tmp_path)
-    assert "other programs" not in warned(tmp_path)  # what has just ended does not count
+    assert "other programs" not in warned(tmp_path)  # a program that has just ended does not count

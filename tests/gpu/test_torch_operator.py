@@ -31,7 +31,7 @@ from tests import torch_backends as backends
 from tests import torch_networks as networks
 from tests import torch_residuals as residuals
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]  # its compiler has its own worries
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:::torch")]  # PyTorch's compiler warns, too
 
 Given = npt.NDArray[np.float32]
 ArrayLibrary = tuple[Callable[[Given], Any], Callable[[Any], Given], object]
@@ -92,7 +92,7 @@ def test_runs_on_the_current_stream(network: torch.nn.Module, made: torch.nn.Mod
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)  # cycles; a kernel on another stream would read what is not there yet
+        torch.cuda._sleep(200_000_000)  # cycles; a kernel on another stream would read data that are not there yet
         x.copy_(networks.images(4), non_blocking=False)
         y = made(x)
     stream.synchronize()
@@ -151,7 +151,7 @@ def test_residuals_are_fused_into_a_compiled_network(mode: str, strict_fp32: Non
 
 
 def rivals(conv: torch.nn.Conv2d, activation: str, library: str) -> dict[str, float]:
-    """The microseconds of PyTorch's ways to compute a convolution, a residual and an activation."""
+    """Microseconds of PyTorch's ways to compute a convolution, a residual and an activation."""
     (layer,) = read_network(conv, networks.images(4).cuda()).layers
     assert layer.module is not None
     assert layer.problem is not None
@@ -246,7 +246,7 @@ def test_loader_runs_on_the_device_of_the_filters(library: str) -> None:
 
 @pytest.fixture
 def pycuda_context() -> Iterator[None]:
-    """The primary context as PyCUDA's current one too, which takes none that it was not given."""
+    """Make the primary context PyCUDA's current one, too, because PyCUDA only uses contexts that it knows."""
     import pycuda.driver as cuda
 
     cuda.init()

@@ -1,7 +1,7 @@
-"""Runs FAULTY in check mode without and with each fault: `python -m tests.host.checked CXX FOLDER`.
+"""Run FAULTY in check mode without and with each fault: `python -m tests.host.checked CXX FOLDER`.
 
-A process of its own, because AddressSanitizer must be in it from the start, and a fork for each fault, because it ends
-a process at the first error.
+It is a process of its own, because AddressSanitizer must be loaded from the
+start. It forks for each fault, because AddressSanitizer ends a process at the first error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ N = THREADS * BLOCKS
 
 
 def main() -> None:
-    """Compile once, then run each fault in a fork, with its words in FOLDER/FAULT; print the forks' exit codes."""
+    """Compile once, then run each fault in a fork, whose output goes to FOLDER/FAULT; print the exit codes of the
+    forks.
+    """
     cxx, folder = sys.argv[1], Path(sys.argv[2])
     device = host_device(cxx)
     module = device.load(compiled(Program(FAULTY, ("faulty",)), Target("host", check=True), cxx=cxx))

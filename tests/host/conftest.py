@@ -39,19 +39,19 @@ def device(cxx: str) -> Iterator[HostDevice]:
 
 @pytest.fixture(scope="session")
 def bench(device: HostDevice, cxx: str) -> Bench:
-    """It, to run kernels on."""
+    """The host device, to run kernels on."""
     return Bench(device, cxx)
 
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A library of four kernels; not to be written to."""
+    """A library of four kernels; tests must not write to it."""
     return export_library(KERNELS, tmp_path_factory.mktemp("exported"), ())
 
 
 @pytest.fixture(scope="session")
 def built(exported: Exported, cxx: str, run_folder: Path) -> Built:
-    """It, on the CPU: built by the first of a run's workers that asks."""
+    """The library for the CPU; the first pytest worker that needs it builds it."""
     folder, kept = run_folder / "built", run_folder / "built.pickle"
     with open(run_folder / "built.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A process whose CUDA driver is the host device's: there an exported library runs on the CPU, called from Python."""
+"""A process whose CUDA driver is the host device, so that an exported library runs on the CPU, called from Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Array = npt.NDArray[np.float32]
 IMPORTED = ["tests.exports", "tests.torch_backends", "tests.torch_training"]
-"""What the processes share, imported once: PyTorch and its compiler take 5 s. Those of PyTorch are left out without
-it."""
+"""Modules that the forked processes share: PyTorch and its compiler take 5 s to import. Without PyTorch, its modules
+are left out.
+"""
 
 
 class OnHostDriver:
@@ -35,7 +36,7 @@ class OnHostDriver:
     def __call__(
         self, function: Callable[Concatenate[str, Given], Answer], *args: Given.args, **kwargs: Given.kwargs
     ) -> Answer:
-        """What the function returns or raises."""
+        """Return the function's result, or raise its exception."""
         return self._pool.submit(function, self._library, *args, **kwargs).result(timeout=300)
 
 
@@ -50,7 +51,7 @@ def host_driver(built: Built) -> Iterator[OnHostDriver]:
 
 
 def _begin(environment: Mapping[str, str], folder: Path) -> None:
-    """Load the host device's driver under the name that the exported library asks for."""
+    """Load the host device's driver under the name that the exported library looks for."""
     os.environ.update(environment)
     for name in (RUNTIME_NAME, DRIVER_NAME):
         ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)

@@ -1,4 +1,7 @@
-"""Runs a kernel on the switch for other CPUs: `python -m tests.host.portable CXX`. The runtime is one per process."""
+"""Run a kernel with the thread switch for other CPUs: `python -m tests.host.portable CXX`.
+
+A process has one runtime.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from .test_barriers import REVERSE, N, reversed_reference
 
 
 def main() -> None:
-    """Load that runtime first; the device then takes it."""
+    """Load that runtime first; the device then uses it."""
     cxx = sys.argv[1]
     fd = os.memfd_create("portable")
     os.write(fd, compile_runtime(cxx, "-DAUTOTUNE_UCONTEXT"))

@@ -1,4 +1,4 @@
-"""Barriers that are objects, with bulk copies: threads wait for just what they read, and mistakes are found."""
+"""Barrier objects with bulk copies: threads wait for exactly the data that they read, and mistakes are found."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SMEM_BYTES = 32 + 2 * 256
 
 
 def run_ring(bench: Bench, text: str, order: Order) -> Array:
-    """What RING, or a broken version of it, computes of 0, 1, 2, ..."""
+    """The output of RING, or of a faulty version of it, for 0, 1, 2, ..."""
     x = np.arange(64 * CHUNKS, dtype=np.float32)
     arguments = (x, np.zeros(128, np.float32), np.int32(CHUNKS))
     return bench.run(text, "ring", arguments, block=129, smem_bytes=SMEM_BYTES, order=order)[1]
@@ -71,7 +71,7 @@ def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, ord
     try:
         summed = run_ring(bench, broken, order)
     except Rejected as rejected:
-        found = rejected.reason == "deadlock"  # a phase that went by is waited for
+        found = rejected.reason == "deadlock"  # waits for a phase that has already passed
     else:
         found = not np.array_equal(summed, EXPECTED)
     assert found
@@ -84,7 +84,7 @@ def test_waiting_for_a_phase_that_nobody_completes_is_a_deadlock(bench: Bench) -
     assert rejected.value.reason == "deadlock"
     np.testing.assert_array_equal(
         run_ring(bench, RING, "ascending"), EXPECTED
-    )  # nothing of the abandoned block is left
+    )  # nothing remains of the abandoned block
 
 
 def test_more_arrivals_than_announced_are_found(bench: Bench) -> None:
@@ -100,7 +100,7 @@ def test_bulk_copies_of_no_whole_16_bytes_are_refused(bench: Bench, wrong: str) 
     assert rejected.value.reason == "misaligned_address"
 
 
-# The first warp's lanes all wait for eight bytes each when the second warp is let to ask for them.
+# The first warp's lanes all wait for eight bytes each when the second warp may ask for them.
 LATE = """
 #include <autotune_host_ptx.h>
 extern "C" __global__ void __launch_bounds__(64) late(const float* __restrict__ x, float* __restrict__ y) {
@@ -139,7 +139,7 @@ def test_copies_come_to_those_who_wait_already(bench: Bench, arrivals: int, copy
     np.testing.assert_array_equal(y, x)
 
 
-# Each thread copies its neighbour's number of a row, two rows ahead: STAGES rows are on their way or read.
+# Each thread copies its neighbour's number of a row, two rows ahead: STAGES rows are being copied or read.
 AHEAD = """
 #include <autotune_host_ptx.h>
 extern "C" __global__ void __launch_bounds__(64) ahead(const float* __restrict__ x, float* __restrict__ y, int rows) {
@@ -215,8 +215,8 @@ extern "C" __global__ void stores(float* __restrict__ y) {
     ("wait", "first", "last"),
     [
         ("", 0, 20),
-        ("bulk_store_wait_read<1>();", 20, 20),  # the buffer was filled again before it was read
-        ("bulk_store_wait_read<0>();", 0, 0),  # the block's memory was given up before it was read
+        ("bulk_store_wait_read<1>();", 20, 20),  # the buffer is filled again before it is read
+        ("bulk_store_wait_read<0>();", 0, 0),  # the block's memory is freed before it is read
     ],
 )
 def test_bulk_stores_read_as_late_as_they_may(bench: Bench, wait: str, first: int, last: int) -> None:

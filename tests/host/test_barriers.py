@@ -27,7 +27,7 @@ N = 96 * 20 - 7
 
 
 def reversed_reference(x: np.ndarray[tuple[int], np.dtype[np.float32]]) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """What REVERSE computes."""
+    """The output of REVERSE."""
     padded = np.zeros(96 * 20, np.float32)
     padded[:N] = x
     rows = padded.reshape(20, 96)
@@ -117,7 +117,7 @@ def test_a_lane_that_waits_for_one_at_a_barrier_is_a_deadlock_and_not_a_hang(ben
     with pytest.raises(Rejected, match=r"31 of 32 threads wait at the barrier of line 4, 1 in .* line 3") as rejected:
         bench.run(text, "stuck", (np.zeros(32, np.int32),), block=32)
     assert rejected.value.reason == "deadlock"
-    # The device goes on: nothing of the abandoned block is left.
+    # The device continues: nothing remains of the abandoned block.
     x = np.arange(N, dtype=np.float32)
     _, y = bench.run(REVERSE, "reverse", (x, np.zeros_like(x), np.int32(N)), grid=20, block=96, smem_bytes=384)
     np.testing.assert_array_equal(y, reversed_reference(x))
@@ -202,7 +202,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) neighbours(unsigned* __rest
 def neighbours(
     bench: Bench, text: str = CLUSTER, *, order: Order = "ascending", grid: int = 12, ahead: int = 1
 ) -> list[int]:
-    """What each block's first thread read: the number of the block, and its own."""
+    """The values that each block's first thread reads: the number of the block, and its own."""
     arguments = (np.zeros(12 * 32, np.uint32), np.int32(ahead))
     (y,) = bench.run(text, "neighbours", arguments, grid=grid, block=64, order=order)
     return [int(word) for word in y.reshape(12, 32)[:, 0]]

@@ -1,4 +1,4 @@
-"""`check` sees what a family gets wrong in the branches that it claims, and says what it did not see."""
+"""`check` finds errors in all branches that a family claims to support, and names branches that it did not reach."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.unit.tiny import changed
 pytestmark = pytest.mark.cxx
 
 GOOD = DATA / "everything.cu.j2"
-CASES = 24  # more than pairs of features and parameters of any fault below take
-HALF = 8  # as many as a value takes that half of the cases have
-QUARTER = 12  # as many as a pair takes that a quarter has
+CASES = 24  # more than the pairs of features and parameters of any fault below need
+HALF = 8  # as many as are needed to reach a value that half of the cases have
+QUARTER = 12  # as many as are needed to reach a pair that a quarter of the cases have
 FEW = 2
 WIDE = "const long long at = (static_cast<long long>(blockIdx.x) * TURNS + turn) * BLOCK + threadIdx.x;"
 
@@ -46,11 +46,11 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "sixteen_images": ("y[at] = sum;", "y[at] = n % 16 ? sum : 0.0f;", ""),
     "hundred_images": ("y[at] = sum;", "y[at] = image == 100 ? 0.0f : sum;", ""),
 }
-"""What is replaced by what, and what its failures have in common, where that is a value or a pair of values."""
+"""An edit of the family, and the common feature of its failures, if that is a value or a pair of values."""
 
 
 def family(folder: Path, old: str = "", new: str = "") -> KernelTemplate:
-    """The family that serves everything, with an edit."""
+    """The family that supports everything, with an edit."""
     text = GOOD.read_text(encoding="utf-8")
     assert not old or old in text
     path = folder / GOOD.name
@@ -61,7 +61,7 @@ def family(folder: Path, old: str = "", new: str = "") -> KernelTemplate:
 def checked(
     template: KernelTemplate, host: DeviceEvaluator, cases: int
 ) -> tuple[FamilyCheck, list[CheckRow], dict[str, str]]:
-    """A check of so many cases, all of which are right, its rows, and why there is what it left."""
+    """A check of this many cases, all of which are right: its rows, and the reasons for the cases that it left out."""
     checking = FamilyCheck(CasePlan(template, host.info), host)
     rows = list(checking.rows(most=cases))
     assert [row.message for row in rows if row.outcome != Outcome.CORRECT] == []
@@ -83,7 +83,7 @@ def test_correct_family_passes_and_what_was_left_is_said(tmp_path: Path, host: D
 @pytest.mark.long
 @pytest.mark.parametrize("counted_in", ["long long", "int"])
 def test_blocks_of_a_large_launch_are_run(counted_in: str, tmp_path: Path, host: DeviceEvaluator) -> None:
-    """On a CPU without the memory for it."""
+    """On a CPU without enough memory for it."""
     narrow = "const int at = (static_cast<int>(blockIdx.x) * TURNS + turn) * BLOCK + threadIdx.x;"
     template = family(tmp_path, *((WIDE, narrow) if counted_in == "int" else ()))
     sanitizing = DeviceEvaluator(["host:check"], 1)

@@ -1,4 +1,4 @@
-"""Check mode: sanitizers find what runs by luck, and name the line of the kernel."""
+"""Check mode: sanitizers find faults that go unnoticed otherwise, and name the line of the kernel."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ s = 3
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a process ended that ran the kernel with one fault, or with none, and its words."""
+    """The exit status and the output of a process that ran the kernel with one fault, or with none."""
 
     code: int
     words: str
@@ -46,7 +46,7 @@ class Ending:
 
 @pytest.fixture(scope="module")
 def endings(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Ending]:
-    """What running the faulty kernel in check mode came to, by fault."""
+    """The result of running the faulty kernel in check mode, by fault."""
     folder = tmp_path_factory.mktemp("checked")
     command = [sys.executable, "-m", "tests.host.checked", cxx, str(folder)]
     environment = {**os.environ, **check_environment(cxx)}
@@ -56,7 +56,7 @@ def endings(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Ending]:
 
 
 def test_times_under_sanitizers_are_another_devices(tmp_path: Path, fork_server: ForkServer) -> None:
-    """What either has of a layer is no answer for the other."""
+    """Results of one device for a layer are not used for the other."""
 
     def run(*words: str) -> Finished:
         done = fork_server.run(tmp_path, *words)

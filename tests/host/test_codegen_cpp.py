@@ -1,4 +1,4 @@
-"""Folded expressions have the values in C++, over an exported library's Int, that they have here."""
+"""Expressions that were folded and written as C++ (with an exported library's Int) have the values of Python."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ int main() {
 
 
 def computed(texts: list[str], cxx: str, folder: Path) -> list[str]:
-    """What a program prints of these C++ expressions, for every one of VALUES, value by value."""
+    """The values of these C++ expressions for every one of VALUES, as a program prints them."""
     shown = "\n    ".join(f"show([&] {{ return {text}; }});" for text in texts)
     calls = "\n    ".join(f"all({{{values['n']}}}, {values['a']}, {values['b']});" for values in VALUES)
     (folder / "show.cpp").write_text(PROGRAM.replace("SHOWN", shown).replace("CALLS", calls))
@@ -65,7 +65,7 @@ def printed(text: str) -> str:
 
 
 def value(text: str, names: Mapping[str, int]) -> str:
-    """Its value here."""
+    """Its value in Python."""
     try:
         found = Expression(text, "here").bind(KNOWN).value(names)
     except TemplateError:
@@ -116,7 +116,7 @@ def test_any_expression_has_its_value_in_cpp(cxx: str, tmp_path: Path) -> None:
     found = computed(list(written.values()), cxx, tmp_path)
     expected = [(text, cpp, value(text, names)) for names in VALUES for text, cpp in written.items()]
     for (text, cpp, here), there in zip(expected, found, strict=True):
-        if here != "error":  # what raises here may have been left out there
+        if here != "error":  # an expression that raises here may have been left out there
             assert there == here, f"{text} as {cpp}"
     assert [here for _, _, here in expected].count("error") < len(expected) / 3
 

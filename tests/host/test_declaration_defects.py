@@ -1,4 +1,4 @@
-"""Declarations that are wrong while no kernel contradicts them: `check` finds each, by an error, a warning or a row."""
+"""Wrong declarations that no kernel contradicts: `check` finds each, by an error, a warning or a row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """Edits of an operation's files, and a part of what `check` says of them."""
+    """Edits of an operation's files, and a part of the message of `check`."""
 
     edits: tuple[tuple[str, str], ...]
     told: str
@@ -239,7 +239,7 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "row",
     ),
 }
-"""Operation and what is wrong with its declaration."""
+"""The operation, and the defect of its declaration."""
 
 
 def planted(operation: str, defect: Defect, folder: Path) -> Path:
@@ -265,7 +265,7 @@ def planted(operation: str, defect: Defect, folder: Path) -> Path:
 
 
 def said(family: Path, evaluator: DeviceEvaluator) -> Iterator[str]:
-    """What `check` prints of a family: why each config failed, an error that ends it, warnings."""
+    """The output of `check` for a family: why each config failed, an error that ends it, warnings."""
     try:
         plan = CasePlan(load_template(family), evaluator.info)
         rows = list(FamilyCheck(plan, evaluator).rows(most=_CASES))

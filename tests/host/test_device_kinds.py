@@ -1,4 +1,4 @@
-"""Another kind of device, as a subclass of the host's: it runs programs for its own kind and for no other."""
+"""Another kind of device, as a subclass of the host's: it runs programs for its own kind only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatcher's C++ chooses what its record chooses, for whatever problem."""
+"""A dispatcher's C++ makes the same choice as its record, for any problem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = list(problems(120))
 
 @pytest.fixture(scope="module")
 def dispatcher() -> Dispatcher:
-    """A kernel of every shipped family, those that serve few problems first, and a threshold."""
+    """A kernel of every shipped family, families for few problems first, and a threshold."""
     kernels = []
     for name, template in load_templates().items():
         bounds = (BoundTemplate(template, problem, H200) for problem in ASKED)
@@ -51,7 +51,7 @@ def dispatcher() -> Dispatcher:
 def compiled_choices(
     made: Dispatcher, asked: list[Conv2dProblem], cxx: str, template: DispatchTemplate
 ) -> list[str | None]:
-    """What the compiled dispatcher says."""
+    """The choices of the compiled dispatcher."""
     binary = compiled(dispatch_program(template, made), cxx=cxx)
     device = host_device(cxx)
     found = choices(device, ChoicesRequest(binary, tuple(table_row(problem) for problem in asked)))
@@ -61,7 +61,7 @@ def compiled_choices(
 
 
 def recorded_choices(made: Dispatcher, asked: list[Conv2dProblem]) -> list[str | None]:
-    """What the record says."""
+    """The choices of the record."""
     chosen = [made.choose(problem).kernel for problem in asked]
     return [None if kernel is None else kernel.name for kernel in chosen]
 
@@ -83,7 +83,7 @@ def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str
 
 
 def timed(made: Dispatcher) -> Dispatcher:
-    """The least expected time decides; `implicit_gemm` is the faster on three known layers, `direct` on a fourth."""
+    """The smallest expected time decides; `implicit_gemm` is faster on three known layers, `direct` on a fourth."""
     sizes = ((1, 1, 1), (24, 3, 1), (9, 7, 2))
     known = [dataclasses.replace(USUAL, k=k, c=c, stride_h=stride, stride_w=stride) for k, c, stride in sizes]
     values = [[item.plain.of(problem) for item in TEMPLATE.properties] for problem in (*known, USUAL)]
@@ -101,7 +101,9 @@ def timed(made: Dispatcher) -> Dispatcher:
 
 
 def test_the_compiled_dispatcher_compares_relative_time_times_padded_outputs(dispatcher: Dispatcher, cxx: str) -> None:
-    """`direct` and `implicit_gemm` serve most problems, and differ in what idles and in where they are fast."""
+    """`direct` and `implicit_gemm` support most problems. They differ in the idle part of the device and in where they
+    are fast.
+    """
     made = timed(dispatcher)
     expected = recorded_choices(made, ASKED)
     assert min(expected.count("direct"), expected.count("implicit_gemm")) > 20, "the relative time alone decides"

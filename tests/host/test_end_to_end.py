@@ -1,4 +1,4 @@
-"""A layer from host memory to host memory: right for every cut of the batch, and wrong cuts are caught."""
+"""A layer from host memory to host memory: right for every split of the batch, and wrong splits are caught."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONFIG = Config.of("shared_tile", {"tile": 16, "images": 2})
 
 
 class Segment0In(HostDevice):
-    """Copies every segment's input from where the batch begins."""
+    """Copies every segment's input from the start of the batch."""
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
         whole = source if source.base is None else source.base
@@ -50,7 +50,7 @@ class Segment0In(HostDevice):
 
 
 class Segment0Out(HostDevice):
-    """Copies every segment's output to where the batch begins."""
+    """Copies every segment's output to the start of the batch."""
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
         whole = to if to.base is None else to.base
@@ -170,7 +170,7 @@ s = 3
 
 @pytest.fixture
 def autotune(tmp_path: Path, fork_server: ForkServer) -> Command:
-    """The command line in a folder with the study; it must succeed."""
+    """Run the command line in a folder with the study; it must succeed."""
     (tmp_path / "whole.toml").write_text(STUDY)
 
     def run(*words: object) -> Finished:
@@ -185,7 +185,7 @@ def test_a_study_is_timed_end_to_end_once(autotune: Command) -> None:
     words = ("tune", "whole.toml", "--device", "host", "--family-dir", str(GOOD.parent), "--jobs", "1")
     rows = json.loads(autotune(*words, "--json").out)
     plans = {(row["streams"], row["segments"], row["pinned"]) for row in rows}
-    # 6 segments of 13 images are cut as 5 are, 50 as 13; 3 streams have nothing to do with 1 segment
+    # 6 segments of 13 images are the same as 5, and 50 the same as 13; with 1 segment, 3 streams have nothing to do
     assert plans == {(s, n, p) for s, n in ((1, 1), (1, 4), (3, 4)) for p in ("no", "yes")}
     for row in rows:
         assert row["layer"] == "whole.one"

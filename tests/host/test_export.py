@@ -1,4 +1,4 @@
-"""An exported library on the CPU: built from its files, right, and refused once something in it is wrong."""
+"""An exported library on the CPU: it is built from its files and right, and refused once one of its parts is wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_library_is_right_and_refuses_wrong_calls(built: Built) -> None:
 def test_kernels_that_wait_themselves_are_launched_early_where_that_is_asked_for(
     built: Built, exported: Exported
 ) -> None:
-    """The driver of the host refuses to launch others so."""
+    """The host's driver refuses to launch others this way."""
     table = (exported.folder / "kernels.cpp").read_text()
     waiting = re.findall(r"image_tuned_tested_(\w+?), true,", table)
     assert {name.partition("_")[0] for name in waiting} == {"mapped", "rounded"}
@@ -110,7 +110,7 @@ def test_library_has_no_leak_and_no_race(
         if path.suffix in (".fatbin", ".so", ".1"):
             (tmp_path / path.name).symlink_to(path)
     (tmp_path / "libconv2d.so").unlink()
-    flags = [cxx, "-std=c++17", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]  # sees most when not optimised
+    flags = [cxx, "-std=c++17", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]  # most faults show without it
     (tmp_path / "empty.cpp").write_text("int main() {}")
     if subprocess.run([*flags, "empty.cpp"], cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip(f"the compiler has no -fsanitize={sanitizer}")
@@ -335,7 +335,7 @@ def test_wrong_kernel_fails_the_proof(tmp_path: Path) -> None:
 
 
 def test_activations_and_residuals_pass_the_self_test(cxx: str, tmp_path: Path) -> None:
-    """What the kernels, the reference and the golden values take an activation for is the same."""
+    """The kernels, the reference and the golden values agree on what an activation is."""
     words = operation(CONV2D).words["epilogue"][5:]
     layer = Conv2dProblem(20, 2, 6, 7, 4, 3, 3, pad_h=1)
     sizes = {word: dataclasses.replace(layer, h=6 + at, epilogue=word) for at, word in enumerate(words)}
@@ -418,7 +418,7 @@ def test_what_may_be_chance_is_not_slower() -> None:
 
 
 def timed_beside(own_us: Sequence[float], library_us: Sequence[float], noise: float) -> FinalsTimings:
-    """Timings in which the first kernel takes longer by the noise as it runs again."""
+    """Timings in which the first kernel takes longer by the noise when it runs again."""
     own, library = (tuple(map(timed, each)) for each in (own_us, library_us))
     return FinalsTimings(own, (), library, again=timed(own_us[0] / (1 + noise)))
 

@@ -1,4 +1,4 @@
-"""Exports of other operations than conv2d, on the CPU: built from their files, right, and refused once one is wrong."""
+"""Exports of operations other than conv2d, on the CPU: built from their files, right, and refused once one is wrong."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.cxx
 
 
 def first_of(template: KernelTemplate, layer: str, **sizes: Value) -> SelectedKernel:
-    """A family's plainest config for a problem of its operation."""
+    """The default config of a family for a problem of its operation."""
     problem = make_problem(template.operation, sizes)
     space = SearchSpace(BoundTemplate(template, problem, H200), {}, most_rows=0, sampled_rows=1)
     assert space.default is not None
@@ -76,7 +76,7 @@ def loaded(path: str, name: str = "softmax") -> Library:
 
 
 def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[str]]:
-    """An output of any run-time size, the kernel of its problem, and what is said of arrays that do not fit."""
+    """An output for any run-time size, the kernel of its problem, and the messages about arrays that do not fit."""
     library = loaded(path)
     there = device_array(out)
     assert run(library, device_array(x), y=there) is there
@@ -149,7 +149,7 @@ def test_python_runs_an_operation_of_any_size(rows: int, kernel: str, softmax: O
 
 
 class ByDlpack:
-    """An array on a GPU that has DLPack alone; its memory is the host's here."""
+    """An array on a GPU that only has DLPack; its memory is the host's here."""
 
     def __init__(self, array: Array) -> None:
         self.array: Any = device_array(array).array
@@ -188,13 +188,13 @@ def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
 
 @pytest.fixture(scope="module")
 def stencil(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A library whose one operation has weights; not to be written to."""
+    """A library whose only operation has weights; tests must not write to it."""
     return export_library(STENCIL, tmp_path_factory.mktemp("stencil"), ())
 
 
 @pytest.fixture(scope="module")
 def built_stencil(stencil: Exported, cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """It, on the CPU."""
+    """The library for the CPU."""
     return built_for_host(stencil, tmp_path_factory.mktemp("built"), cxx=cxx)
 
 
@@ -209,7 +209,7 @@ def test_weights_and_sums_pass_the_self_test(stencil: Exported, built_stencil: B
 
 
 def prepared_once(path: str, x: Array, weights: Array) -> tuple[list[Array], list[str]]:
-    """Outputs of two numbers of planes, after the weights that were prepared are gone; and refusals."""
+    """Outputs for two numbers of planes, after the prepared weights were deleted; and refusals."""
     library, there = loaded(path, "stencil"), device_array(weights)
     h, w = x.shape[1:]
     prepared = Prepared(library, there, h=h, w=w)
@@ -276,7 +276,7 @@ def test_a_wrong_kernel_fails_the_self_test(fault: tuple[str, str], words: str, 
 
 
 def test_a_new_operation_of_a_user_is_exported(cxx: str, tmp_path: Path) -> None:
-    """Also where sums of its whole numbers are more than f16 holds, and outputs infinite."""
+    """Also if sums of its whole numbers exceed f16, and outputs are infinite."""
     new_operation("add_bias", tmp_path)
     path = tmp_path / "add_bias" / "operation.toml"
     path.write_text(path.read_text().replace("[-8, 8]", "[-60000, 60000]"))
@@ -284,7 +284,7 @@ def test_a_new_operation_of_a_user_is_exported(cxx: str, tmp_path: Path) -> None
     exported = export_library([kernel], tmp_path / "exported", ())
     passed, said = self_test(built_for_host(exported, tmp_path / "built", cxx=cxx))
     assert passed, said
-    # The sizes of a problem that is tested are at least a warp's outputs.
+    # The sizes of a tested problem are at least a warp's outputs.
     assert "tested.small: right at rows = 51 and 1, also at 64" in said
     export_library([kernel], tmp_path / "again", ())
     assert contents(tmp_path / "again") == contents(exported.folder)
@@ -304,7 +304,7 @@ def test_a_kernel_that_is_wrong_at_some_sizes_only_fails_the_self_test(wrong: st
 
 @pytest.mark.parametrize("reference", ["reference.cuh", pytest.param("reference.py", marks=pytest.mark.long)])
 def test_a_derived_size_that_follows_from_the_run_time_size(reference: str, cxx: str, tmp_path: Path) -> None:
-    """It is computed for the size of a call, not kept as it was where the kernel was tuned."""
+    """It is computed for the size of a call, not kept from the tuned size."""
     folder = whole(
         tmp_path,
         ("[rules]", 'pairs = "ceil_div(rows, 2)"\n\n[rules]'),
@@ -331,7 +331,7 @@ def test_roles_types_and_fills_pass_the_self_test(texts: Mapping[str, str], cxx:
 
 @pytest.mark.long
 def test_a_self_test_takes_no_longer_for_many_outputs_of_a_slow_reference(cxx: str, tmp_path: Path) -> None:
-    """Of 3,000,000 outputs that take 0.1 ms each it computes some; a wrong one among these is found."""
+    """It computes some of 3,000,000 outputs that take 0.1 ms each, and finds a wrong one among these."""
     folder = whole(
         tmp_path,
         ("const double value = ", "for (volatile int i = 0; i < 50000; i = i + 1) {}\n    const double value = "),
@@ -380,7 +380,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
 
 
 def test_package_stands_alone(tmp_path: Path) -> None:
-    """Nothing but the standard library is needed to load it."""
+    """It is loaded with the standard library alone."""
     export_library(STENCIL, tmp_path, ())
     code = "import autotune_stencil as a; print(a.problem({'n': 3, 'h': 4, 'w': 5}).numbers); assert a.prepare"
     done = subprocess.run(
@@ -393,7 +393,7 @@ def test_package_stands_alone(tmp_path: Path) -> None:
 
 
 def compiled_rows(path: str, rows: int) -> tuple[str, Array, Array, tuple[int, ...], list[str]]:
-    """The operator's schema, what it gives, as `torch.compile` traces it and on tensors without data, and refusals."""
+    """The operator's schema, its output (traced by `torch.compile` and on tensors without data), and refusals."""
     import torch
 
     from tests.torch_networks import CPU

@@ -1,4 +1,4 @@
-"""The Python loader of an exported folder, its library on the CPU: right for any n, and clear about what is wrong."""
+"""The Python loader of an exported folder, its library on the CPU: right for any n, with clear messages."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_residual_is_added(on_cpu: OnHostDriver) -> None:
 
 
 def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
-    """An output as the worker that proves a library has it."""
+    """An output as the worker that proves a library sees it."""
     arrays = {"x": x, "w": w, "bias": bias, "y": np.empty(y_shape(RELU, len(x)), np.float32)}
     there = {name: device_array(array) for name, array in arrays.items()}
     tensors = Tensors({name: array.array.ctypes.data for name, array in there.items()})
@@ -158,12 +158,10 @@ def test_worker_runs_a_library(on_cpu: OnHostDriver, tmp_path: Path) -> None:
 
 
 def timed_beside(library: str, cxx: str, name: str) -> tuple[FinalsTimings, set[frozenset[int]], int]:
-    """A kernel, twice, beside its library, the arrays that its own passes of a sample are given, and how many
-    workspaces there were.
-    """
+    """A kernel, twice, next to its library: the arrays of its passes in a sample, and the number of workspaces."""
     tested: SelectedKernel = getattr(exports, name)
     device, server = opened(tested.problem, cxx, short_us=1e9)
-    device.paced_us = 100.0  # four passes a sample
+    device.paced_us = 100.0  # four passes per sample
     kernel = tested.source, compiled(tested.source.program, cxx=cxx)
     request = FinalsRequest((kernel, kernel), (), "cold", 0.05, 0, ((library, tested.source),))
     server.answer(request)
@@ -223,8 +221,8 @@ def test_kernel_of_a_problem_has_a_name(on_cpu: OnHostDriver) -> None:
 
 
 def last_errors(library: str) -> list[bytes]:
-    """What there is to say after a call that is refused, and after one that is not."""
-    gc.collect()  # a handle that is freed between is a call, too
+    """The last error after a call that is refused, and after one that is not."""
+    gc.collect()  # to free a handle in between is also a call
     c = ctypes.CDLL(library)
     c.conv2d_last_error.restype = ctypes.c_char_p
     with contextlib.suppress(LibraryError):
@@ -239,7 +237,7 @@ def test_last_error_is_of_the_latest_call(on_cpu: OnHostDriver) -> None:
 
 
 def released(library: str) -> tuple[str, list[str]]:
-    """What a handle says once it was released, twice."""
+    """The messages of a handle that was released, twice."""
     conv = made(library, RELU, normal(*w_shape(RELU)), normal(RELU.k))
     conv.handle.release()
     conv.handle.release()
@@ -256,7 +254,7 @@ def test_released_handle_is_refused_and_keeps_its_name(on_cpu: OnHostDriver) -> 
 
 
 def refused(library: str, what: str) -> None:
-    """Do something that is refused."""
+    """Make a call that is refused."""
     w, bias = normal(*w_shape(RELU)), normal(RELU.k)
     images = normal(*x_shape(RELU, 3))
     x, out = device_array(images), device_array(normal(*y_shape(RELU, 3)))
@@ -348,7 +346,7 @@ def test_exported_package_finds_the_library_beside_it(exported: Exported, built:
 
 
 def alone(python: Path, program: str) -> str:
-    """What a program prints that has nothing but an exported python folder and the standard library."""
+    """The output of a program that only has an exported python folder and the standard library."""
     command = [sys.executable, "-B", "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(python)!r})\n{program}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr

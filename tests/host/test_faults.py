@@ -1,4 +1,4 @@
-"""Every fault planted in a family is caught, ends its own config only, and leaves nothing behind."""
+"""Every fault planted in a family is caught, ends only its own config, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tests.processes import busy_factor
 pytestmark = pytest.mark.cxx
 
 HOST_FAULTS = {name: fault for name, fault in FAULTS.items() if fault.host}
-DEADLINE_S = 4.0 * busy_factor()  # of one evaluation; a good one takes well under a second
-COMPILE_DEADLINE_S = 8.0 * busy_factor()  # a good program takes well under two seconds
+DEADLINE_S = 4.0 * busy_factor()  # limit of one evaluation; a correct one takes well under a second
+COMPILE_DEADLINE_S = 8.0 * busy_factor()  # a correct program takes well under two seconds
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """One study with the good family and all faulty ones."""
+    """One study with the correct family and all faulty ones."""
     deadlines = Deadlines(evaluate_s=DEADLINE_S, compile_s=COMPILE_DEADLINE_S)
     folder = tmp_path_factory.mktemp("faults")
     return study_with_every_fault(folder, "host", RAGGED, HOST_FAULTS, jobs=2, deadlines=deadlines)

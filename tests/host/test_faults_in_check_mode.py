@@ -1,4 +1,4 @@
-"""Faults that the host device gets away with, caught on `host:check`, each with a message that says what to look at."""
+"""Faults that the host device does not notice, caught on `host:check`, each with a message that names the line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESSAGES = {
 }
 
 CULPRITS = {"smem_declared_too_small": "tile[at] =", "unused_load_behind_array": "volatile"}
-"""What the line of the template has that the message names."""
+"""Text in the line of the template that the message names."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def check(binaries: None) -> Iterator[DeviceEvaluator]:
 
 
 def verified(evaluator: DeviceEvaluator, path: Path) -> None:
-    """Verify a family's first config; what it is rejected for names the lines of its file."""
+    """Verify the first config of a family; the reason for its rejection names the lines of its file."""
     template = load_template(path)
     space = SearchSpace(BoundTemplate(template, RAGGED, evaluator.info))
     source = render(space.bound, space.config(0))

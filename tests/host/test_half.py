@@ -56,7 +56,7 @@ COUNT = 4000
 
 
 def operands(seed: int, *, small: bool) -> tuple[Bits, Bits, Bits]:
-    """Bit patterns: all kinds of numbers, or numbers whose a * b lies near half a step of c."""
+    """Bit patterns: all kinds of numbers, or numbers whose product a * b lies near half a step of c."""
     rng = np.random.default_rng(seed)
     if not small:
         a, b, c = rng.integers(0, 1 << 16, (3, COUNT), np.uint16)

@@ -1,4 +1,4 @@
-"""Launching: geometry, limits, and failures that end a kernel and not the process."""
+"""Launching: geometry, limits, and failures that end a kernel but not the process."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_a_forked_process_starts_its_own_threads(bench: Bench) -> None:
 
 
 def test_what_a_cache_has_is_not_compiled_again(cxx: str, tmp_path: Path) -> None:
-    """The compiler is known by its name and version: one that compiles nothing stands for it."""
+    """The compiler is identified by its name and version, so one that compiles nothing can take its place."""
     cache, known, other = BinaryCache(tmp_path / "cache"), Program(NOTHING, ("nothing",)), Program("int own;", ())
     compiled = HostCompiler(cxx, cache)(known)
     useless = tmp_path / Path(cxx).name

@@ -1,4 +1,4 @@
-"""A library's launches are the tuner's: its compiled plans against `launches`, for every family and many n."""
+"""A library's launches equal the tuner's: its compiled plans against `launches`, for every family and many n."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.templates.shipped_families import FAMILIES, family, supported
 pytestmark = pytest.mark.cxx
 
 IMAGES = (1, 10, 101, 1_000_003, 2**31 - 1)
-CONFIGS = 2  # of each family, on as many problems
+CONFIGS = 2  # configs of each family, on as many problems
 A100 = DeviceInfo("cuda", "A100", 80, 108, 40_000_000_000, smem_per_block_bytes=166_912, l2_bytes=41_943_040)
-DEVICES = (H200, A100)  # tuned on the first
+DEVICES = (H200, A100)  # the first is the tuned one
 SHOW = r"""
 #include <cstdio>
 
@@ -75,7 +75,7 @@ int main() {
 
 
 class Shown(TypedDict):
-    """A line of what SHOW prints."""
+    """A line that SHOW prints."""
 
     reason: str
     numbers: list[int]
@@ -88,12 +88,12 @@ EXPORTED = tuple(name for name in FAMILIES if family(name).operation.name == CON
 
 
 def sampled() -> Iterator[SelectedKernel]:
-    """A few configs of every exported family, each on a problem of its own, tuned at an n that is no small one."""
+    """A few configs of every exported family, each on a problem of its own, tuned at a large n."""
     for at, name in enumerate(EXPORTED):
         for seed, (label, problem) in enumerate(list(supported(name, H200).items())[:CONFIGS]):
             bound = BoundTemplate(
                 family(name), problem.with_runtime(200 + at), H200
-            )  # a library has one kernel a problem
+            )  # a library has one kernel per problem
             space = SearchSpace(bound, seed=seed, most_rows=0, sampled_rows=6)
             if len(space.rows):
                 config = space.config((3 * seed + 1) % len(space.rows))
@@ -101,7 +101,7 @@ def sampled() -> Iterator[SelectedKernel]:
     yield pinned("im2col_gemm", "whole", Conv2dProblem(150, 3, 20, 20, 4, 3, 3), chunk="all")
     floats = Conv2dProblem(150, 36, 9, 7, 16, 3, 3, layout="nhwc", epilogue="bias_add")
     yield pinned("implicit_gemm_sm90", "rounded", floats, tile_m=64, tile_n=64, epilogue_subtiles=1)
-    layer = Conv2dProblem(150, 6, 20, 20, 6, 3, 3)  # two blocks fit an H200's shared memory, and no A100's
+    layer = Conv2dProblem(150, 6, 20, 20, 6, 3, 3)  # two blocks fit into an H200's shared memory, not into an A100's
     yield pinned(
         "direct_strip", "roomy", layer, thread_p=19, warps_q=6, warps_k=2, stage_channels=3, stages=2, min_blocks=2
     )
@@ -114,7 +114,7 @@ def kernels() -> tuple[SelectedKernel, ...]:
 
 @pytest.fixture(scope="module")
 def plans(kernels: tuple[SelectedKernel, ...], cxx: str, tmp_path_factory: pytest.TempPathFactory) -> list[Shown]:
-    """What the compiled plans say, kernel by kernel and n by n."""
+    """The output of the compiled plans, by kernel and n."""
     folder = tmp_path_factory.mktemp("plans")
     for kernel in export_library(kernels, folder, ()).served:
         (folder / f"{kernel.stem}.fatbin").touch()
@@ -143,12 +143,12 @@ def plans(kernels: tuple[SelectedKernel, ...], cxx: str, tmp_path_factory: pytes
 
 @cache
 def bound_to(name: str, problem: Conv2dProblem, device: DeviceInfo) -> BoundTemplate:
-    """A family bound to what is asked of several times."""
+    """A family bound to a problem that is used several times."""
     return BoundTemplate(family(name), problem, device)
 
 
 def admitted(kernel: SelectedKernel, n: int, device: DeviceInfo) -> bool:
-    """Whether the tuner would take a kernel for n images on a device."""
+    """Whether the tuner would use a kernel for n images on a device."""
     bound = bound_to(kernel.source.config.template, kernel.problem.with_runtime(n), device)
     try:
         bound.check(kernel.source.config)
@@ -201,7 +201,7 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[SelectedKernel, ..
     for (kernel, device, n), plan in zip(cases, plans, strict=True):
         status, *sizes = plan["numbers"]
         what = f"{kernel.source.config} tuned at {kernel.problem}, n = {n} on {device.name}: {plan['reason']}"
-        # Fewer images than were tuned for are always served: any kernel takes them, however little it suits them.
+        # Fewer images than the tuned number are always supported: any kernel computes them, even if slowly.
         assert (status == 0) == admitted(kernel, max(n, kernel.problem.runtime_size), device), what
         if status == 0:
             assert (sizes, plan["launches"], plan["maps"]) == launched(kernel, n, device), what

@@ -139,7 +139,7 @@ def test_device_memory(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("entry", "blocks"), [("copy_ahead", 2), ("copy_streamed", 5)])
 def test_the_copies_that_bound_copy_everything(bench: Bench, entry: str, blocks: int) -> None:
-    """Else their rate would be that of less."""
+    """Otherwise their rate would be too high."""
     tiles, words = 5, 4 * 4 * 256  # of a tile
     source = np.arange(tiles * words, dtype=np.float32)
     given = np.zeros_like(source), source, np.int64(tiles)
@@ -150,7 +150,7 @@ def test_the_copies_that_bound_copy_everything(bench: Bench, entry: str, blocks:
 
 @pytest.mark.parametrize("place", [0, 3, 4 * 1024 - 1, 4 * 1024, 5 * 4 * 1024 - 2])
 def test_the_reads_that_bound_read_everything(bench: Bench, place: int) -> None:
-    """A thread tells of a sum that it never has in a calibration: here of one element, all others being 0."""
+    """A thread tests for a sum that never occurs in a calibration: here of one element, all others being 0."""
     source = np.zeros(5 * 4 * 4 * 256, dtype=np.float32)
     source[place] = 12345.678
     given = np.zeros(1, np.float32), source, np.int64(5)

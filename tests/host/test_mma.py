@@ -1,4 +1,4 @@
-"""Matrix products of a warp, and their operands, against plain ones; .tf32 fragments lie as the PTX ISA says."""
+"""Matrix products of a warp, and their operands, against plain ones; .tf32 fragments have the PTX ISA's layout."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def operands(seed: int) -> tuple[Floats, Floats, Floats]:
 
 
 def without_last_bits(values: Floats) -> Floats:
-    """The ten fraction bits that a tensor core looks at."""
+    """The ten fraction bits that a tensor core uses."""
     return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def to_nearest(values: Floats) -> Floats:
-    """The nearest value of ten fraction bits, ties away from zero."""
+    """The nearest value with ten fraction bits, ties away from zero."""
     return without_last_bits((values.view(np.uint32) + np.uint32(0x1000)).view(np.float32))
 
 
@@ -69,7 +69,7 @@ def test_tf32_product(
     arguments = (a, b, c, np.zeros_like(c), np.int32(rounding))
     *_, d = bench.run(text, "multiply", arguments, block=64, order=order)
     expected = operand(a)[:, :, :depth].astype(np.float64) @ operand(b)[:, :depth].astype(np.float64) + c
-    np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))  # sums are cut off, never rounded up
+    np.testing.assert_array_less(np.abs(d), np.abs(expected) * (1 + 1e-15))  # sums are truncated, never rounded up
     np.testing.assert_array_less(np.abs(expected) * (1 - 2.0**-22), np.abs(d))
 
 
@@ -87,7 +87,7 @@ def test_rounding_to_tf32(bench: Bench) -> None:
     """
     ulp = 2.0**-10
     pairs: list[tuple[float, float]] = [
-        (1 + ulp / 2, 1 + ulp),  # a tie goes away from zero
+        (1 + ulp / 2, 1 + ulp),  # a tie rounds away from zero
         (-1 - ulp / 2, -1 - ulp),
         (1 + ulp * 0.499, 1),
         (3.4e38, 3.4e38),

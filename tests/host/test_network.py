@@ -1,4 +1,4 @@
-"""A network on kernels: float64 against NumPy, exact enough kernels change no class, a wrong tap changes many."""
+"""A network on kernels: float64 agrees with NumPy, exact enough kernels change no class, a wrong tap changes many."""
 
 from __future__ import annotations
 

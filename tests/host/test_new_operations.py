@@ -1,4 +1,4 @@
-"""Operations as their users write them, with defects in their kernels: `check` finds each."""
+"""Operations as users write them, with defects in their kernels: `check` finds each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of operations other than conv2d are held against their reference, in numpy or CUDA, by each error model."""
+"""Kernels of operations other than conv2d are compared with their reference, in NumPy or CUDA, by each error model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALONE = ("return y, abs(y)", "return y")
 
 
 def checked(path: Path, host: DeviceEvaluator, most: int = 1, **values: int | str) -> list[CheckRow]:
-    """The first cases of a family's check, on a problem of these values where there are some."""
+    """The first cases of a family's check, on a problem with these values if there is one."""
     family = load_template(path)
     layers = [Layer("own", make_problem(family.operation, values))] if values else []
     return list(FamilyCheck(CasePlan(family, host.info, layers=layers), host).rows(most=most))
@@ -43,7 +43,7 @@ def test_a_right_kernel_is_right_and_a_wrong_one_is_not(
     tmp_path: Path, host: DeviceEvaluator, edits: tuple[tuple[str, str], ...], reference: str
 ) -> None:
     path = whole(tmp_path, *edits, reference=reference) / "scale.cu.j2"
-    columns = 100 + len(str(edits)) + len(reference)  # a problem of its own: a worker keeps the reference of one
+    columns = 100 + len(str(edits)) + len(reference)  # a problem of its own: a worker keeps the reference of a problem
     (row,) = checked(path, host, rows=70, columns=columns, halo=3, dtype="f16")
     assert row.outcome == Outcome.CORRECT, row.message
     path.write_text(path.read_text().replace("i + HALO]", "i]"))
@@ -64,7 +64,7 @@ def test_a_reference_that_is_wrong_is_found(tmp_path: Path, host: DeviceEvaluato
 
 
 def test_an_edited_reference_counts_for_a_worker_that_had_the_former_one(tmp_path: Path, host: DeviceEvaluator) -> None:
-    """The device process of a cluster worker outlives the edit."""
+    """A cluster worker's device process still runs after the edit."""
     reasons = []
     for name, factor in (("one", 2), ("two", 3), ("three", 2)):
         (tmp_path / name).mkdir()
@@ -141,7 +141,7 @@ WITHIN = '[errors]\nmodel = "tolerance"\nrtol = {rtol}\natol = {atol}\n\n[cost]\
 def test_a_tolerance_in_which_wrong_kernels_pass_is_refused(
     tmp_path: Path, host: DeviceEvaluator, reference: str, rtol: float, atol: float, *, refused: bool
 ) -> None:
-    """Outputs are about 1.9 large."""
+    """Outputs are about 1.9."""
     edit = ('[cost]\nreduction = "1"\nflops', WITHIN.format(rtol=rtol, atol=atol))
     alone = [("return y, abs(y)", "return y")] if reference.endswith(".py") else []
     path = whole(tmp_path, edit, *alone, reference=reference) / "scale.cu.j2"
@@ -210,7 +210,7 @@ def test_softmax_is_held_to_its_tolerance(tmp_path: Path, host: DeviceEvaluator,
 def test_an_array_that_is_read_and_written(
     edit: tuple[str, str], reason: str, words: str, tmp_path: Path, host: DeviceEvaluator
 ) -> None:
-    """Its content is restored before each run, or the second run of verification would give something else."""
+    """Its content is restored before each run; otherwise the second run of verification would give another result."""
     path = written(tmp_path / "saxpy", SAXPY, edit)
     (row,) = checked(path, host, n=5000)
     assert (row.reason, words in row.message) == (reason, True), row.message
@@ -221,7 +221,7 @@ def test_an_array_that_is_read_and_written(
     [
         (("sum = 0.0f;", "sum = 0.0f;"), "", ""),
         (("partial[row * PARTS + i]", "partial[row * PARTS + i] * 2"), "wrong", "rows = 0 of total"),
-        # Scratch memory that no earlier stage wrote is poisoned.
+        # Scratch memory that no earlier stage has written is poisoned.
         (
             ("    partial[static", "    if (part) partial[static"),
             "unwritten",

@@ -1,6 +1,6 @@
-"""`autotune profile`: the process that ncu watches, ncu's tables, and what ncu says when it cannot profile.
+"""`autotune profile`: the process under ncu, ncu's tables, and ncu's messages if it cannot profile.
 
-The ncu here is a program of the tests: it runs what it is told to run and prints a table in ncu's format.
+The tests have an ncu of their own, which runs its command and prints a table in ncu's format.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SECOND = [*FIRST[:4], "conv2d_shared_tile(const float *, float *, int)", *FIRST[
 
 
 def table(*rows: list[str]) -> str:
-    """Lines as ncu prints them, every cell quoted."""
+    """Lines in ncu's format, every cell quoted."""
     return "\n".join(",".join(f'"{cell}"' for cell in row) for row in rows) + "\n"
 
 
@@ -127,7 +127,7 @@ log.write_text((folder / "table").read_text())
 
 @pytest.fixture
 def ncu(tmp_path: Path) -> Path:
-    """A program that takes ncu's options, runs the process it is given, and prints the table."""
+    """A program that takes ncu's options, runs the given process, and prints the table."""
     path = tmp_path / "ncu"
     path.write_text(FAKE.format(python=sys.executable))
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""An operation with two run-time sizes: one compiled kernel serves all of both, checked, exported and called."""
+"""An operation with two run-time sizes: one compiled kernel serves all values of both, checked, exported and called."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ N, K = 40, 36
 
 
 def called(path: str, folder: Path, x: Array, w: Array) -> tuple[list[Array], list[str]]:
-    """The product by a prepared kernel, and by one call; and the names of the kernels that serve it."""
+    """The product by a prepared kernel and by one call, and the names of the kernels."""
     declared = find_operation("products", [folder])
     library = Library(path, (interface_of(declared),))
     outputs = [device_array(np.full((*x.shape[:2], N), np.nan, np.float32)) for _ in range(2)]
     handle = Prepared(library, device_array(w), x=device_array(x))
     handle(device_array(x), y=outputs[0])
     run(library, device_array(x), device_array(w), y=outputs[1])
-    run(library, device_array(x[:, :0]), device_array(w), y=device_array(outputs[0].array[:, :0]))  # nothing
+    run(library, device_array(x[:, :0]), device_array(w), y=device_array(outputs[0].array[:, :0]))  # no outputs
     sizes = dict(zip(("batch", "m", "k"), x.shape, strict=True))
     kernel = library.kernel_name(library.interface.problem({**sizes, "n": N}))
     return [np.array(each.array) for each in outputs], [handle.kernel_name, str(kernel)]

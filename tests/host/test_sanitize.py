@@ -1,4 +1,4 @@
-"""Winners checked for few images before they are exported: on the CPU, and with a stand-in for compute-sanitizer."""
+"""Winners are checked with few images before an export: on the CPU, and with a stand-in for compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.injected_faults import FAULTS, GOOD
 pytestmark = pytest.mark.cxx
 
 PROBLEM = Conv2dProblem(4, 2, 19, 21, 3, 3, 3, pad_h=1, pad_w=1)
-"""Images that the family's blocks divide, so that a grid may be right by luck."""
+"""Images that the family's blocks divide, so that a wrong grid may happen to be right."""
 SAID = {
     "no_barrier_after_first_thread": ("n = 1: fault: race: kernel.cu", "of one in shared memory"),
     "unused_load_behind_array": (
@@ -34,7 +34,7 @@ SAID = {
     "smem_declared_too_small": ("n = 1: fault: oob_write: kernel.cu:", "shared memory behind what smem_bytes"),
     "grid_of_whole_blocks": ("n = 1 and 9: fault: unwritten: 1197 of 10773 outputs", "the first at n = 8"),
 }
-"""Faults that the host device does not see, and what is said of them."""
+"""Faults that the host device does not find, and their messages."""
 
 
 def test_tools_of_a_gpu_are_none_of_the_hosts() -> None:
@@ -43,7 +43,7 @@ def test_tools_of_a_gpu_are_none_of_the_hosts() -> None:
 
 
 def text(name: str) -> str:
-    """The good family with a fault."""
+    """The correct family with a fault."""
     if name == "grid_of_whole_blocks":
         return GOOD.read_text().replace("ceil_div(n, images)", "max(1, n // images)")
     return GOOD.read_text() if name == "good" else FAULTS[name].text
@@ -73,7 +73,7 @@ def check(binaries: None) -> Iterator[HostCheck]:
 
 @pytest.fixture(scope="module")
 def verdicts(check: HostCheck, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    """What is said of the good kernel and of each that the host device takes for good."""
+    """The messages about the correct kernel and about each faulty one that the host device accepts."""
     folder = tmp_path_factory.mktemp("planted")
     names = ("good", *SAID)
     said = check.check([winner(written(folder, name)) for name in names])
@@ -137,7 +137,7 @@ RACE = """========= Error: Race reported between Write access at conv2d_shared_t
 
 
 def judged(folder: Path, families: Sequence[KernelTemplate]) -> list[str]:
-    """What the stand-in says, which runs kernels on the host device."""
+    """The output of the stand-in, which runs kernels on the host device."""
     program = folder / "compute-sanitizer"
     program.write_text(STAND_IN)
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A check on a GPU runs some of its configs under compute-sanitizer; a fault there is a failed config."""
+"""On a GPU, `check` runs some of its configs under compute-sanitizer; a fault there fails the config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cxx
 
 
 class RacyThird:
-    """Finds a race in the third kernel, and has no synccheck."""
+    """A sanitizer that finds a race in the third kernel, and has no synccheck."""
 
     tool_count = len(ALL_TOOLS)
 

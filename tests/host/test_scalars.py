@@ -175,7 +175,7 @@ def expected(x: Array, bias: Array, alpha: float, shift: int) -> Array:
 
 
 def from_python(path: str, folder: str, x: Array, bias: Array) -> tuple[list[Array], list[str]]:
-    """Outputs of one call, and of a prepared operation with two pairs of numbers; and what is said of wrong numbers."""
+    """Outputs of a call and of a prepared operation with two pairs of numbers; the messages about wrong numbers."""
     library = Library(path, (interface_of(read_operation(Path(folder))),))
     outputs = [device_array(np.zeros_like(x)) for _ in range(3)]
     run(library, device_array(x), device_array(bias), alpha=0.5, shift=3, y=outputs[0])
@@ -204,7 +204,7 @@ def test_python_passes_numbers_by_name(scaled: tuple[OnHostDriver, Path]) -> Non
 
 
 def from_torch(path: str, rows: int) -> tuple[str, list[Array]]:
-    """The operator's schema, and what it gives with two pairs of numbers and as `torch.compile` traces it."""
+    """The operator's schema, its outputs for two pairs of numbers, and its output as `torch.compile` traces it."""
     import torch
 
     from tests.torch_networks import CPU

@@ -1,4 +1,4 @@
-"""A device that other programs use: asked once, as it is opened, and not of the worker that follows one of ours."""
+"""A device that other programs use: `tune` asks once, when it opens the device, and not when a worker is replaced."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.cxx
 
 
 class SharedHost(HostDevice):
-    """The host as a device that tells how busy others keep it."""
+    """The host as a device that reports how busy other programs keep it."""
 
     def busy_percent(self) -> int:
-        """Much."""
+        """A large share."""
         return 87
 
 
 def shared_host(_name: str, runtime: Binary | None) -> SharedHost:
-    """As `open_device`."""
+    """The signature of `open_device`."""
     return SharedHost(str(find_cxx()), runtime=runtime)
 
 

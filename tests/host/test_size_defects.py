@@ -1,4 +1,6 @@
-"""Kernels that are wrong at some run-time sizes: `check` and `export` find each, `tune` those at the tuned size."""
+"""Kernels that are wrong at some run-time sizes: `check` and `export` find each, `tune` finds those that show at the
+tuned size.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ TUNED = 200
 
 @dataclass(frozen=True, slots=True)
 class Defect:
-    """The condition under which a thread writes nothing, and whether it holds at the size that is tuned."""
+    """The condition under which a thread writes nothing, and whether it holds at the tuned size."""
 
     condition: str
     tune: bool = False
@@ -65,7 +67,7 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ("gemm", "the sixteenth product"): Defect("product == 15", tune=True),
     ("gemm", "the second product"): Defect("product == 1", tune=True),
 }
-"""Kernel and the sizes at which it is wrong."""
+"""The kernel, and the sizes at which it is wrong."""
 
 
 def planted(defect: tuple[str, str], folder: Path) -> KernelTemplate:
@@ -81,7 +83,7 @@ def tuned(kernel: str, template: KernelTemplate) -> Problem:
 
 
 def config_for(kernel: str, bound: BoundTemplate) -> Config:
-    """The kernel's config: default values but for its own."""
+    """The kernel's config: its own values, and defaults for the others."""
     default = SearchSpace(bound, most_rows=0, sampled_rows=1).default
     assert default is not None
     return Config.of(bound.template.name, {**default.params, **KERNELS[kernel].config})

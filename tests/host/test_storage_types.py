@@ -228,7 +228,7 @@ PLACES: dict[str, tuple[dict[str, str], dict[str, Value]]] = {
     "e5m2": (ROUNDED, {"rows": 19, "columns": 100, "dtype": "e5m2"}),
     "f64": (SUMS, {"rows": 41, "columns": 333}),
 }
-"""Problems by the types that they are about."""
+"""Problems by the types that they test."""
 FAULTS = {
     "i8": ("sum = 0;", "sum = threadIdx.x == 3;"),
     "u8 to i64": ("sum = cg::reduce", "sum = static_cast<short>(sum), sum = cg::reduce"),

@@ -1,4 +1,4 @@
-"""An operation on a sparse matrix, whose test data its data.py makes, with two outputs of different tolerances."""
+"""An operation on a sparse matrix whose data.py makes the test data, with two outputs of different tolerances."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ SIZES: dict[str, Value] = {"rows": 40, "entries": 1000}
 
 
 def problem_of(folder: Path) -> Problem:
-    """The problem of an operation that was written."""
+    """The problem of the operation in the folder."""
     return make_problem(read_operation(folder), SIZES)
 
 

@@ -1,6 +1,6 @@
-"""PyTorch networks on an exported library, which runs on the CPU here: conversion, the operator's rules.
+"""PyTorch networks on an exported library, which runs on the CPU here: conversion and the operator's rules.
 
-Streams, CUDA graphs, several devices, and what is faster, are for tests/gpu/test_torch_operator.py.
+tests/gpu/test_torch_operator.py tests streams, CUDA graphs, several devices and speed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_a_convolution_is_swapped_at_every_path(on_cpu: OnHostDriver) -> None:
 
 def test_a_convolution_that_runs_twice_is_swapped_twice(on_cpu: OnHostDriver) -> None:
     layers, names, difference = on_cpu(networks.run_twice)
-    assert layers == [("1", True), ("1", True)]  # of a module with two paths PyTorch takes the last
+    assert layers == [("1", True), ("1", True)]  # PyTorch takes the last path of a module with two paths
     assert names == {"1.weight", "1.bias", "1_2.weight", "1_2.bias"}
     assert difference < CLOSE
 
@@ -228,7 +228,7 @@ def test_threads_that_meet_at_a_first_call_run_the_kernel(on_cpu: OnHostDriver) 
 def test_nothing_is_prepared_or_freed_in_a_capture_nor_what_was_captured(on_cpu: OnHostDriver) -> None:
     handles, refused, difference = on_cpu(networks.captured)
     first = handles[0]
-    assert handles == [first] * 5 + [first + 2]  # two convolutions anew, and as they were captured
+    assert handles == [first] * 5 + [first + 2]  # two convolutions again, and as they were captured
     assert len(refused) == 2
     assert all("weights cannot be prepared while a graph is captured" in words for words in refused)
     assert difference < CLOSE

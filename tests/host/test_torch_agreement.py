@@ -28,7 +28,7 @@ def conv_norm(c: int, k: int, r: int = 3, act: nn.Module | None = None, **option
 
 
 class C2f(nn.Module):
-    """As YOLO has it: a forward that unpacks `chunk`, and bottlenecks whose outputs are concatenated."""
+    """As in YOLO: a forward that unpacks `chunk`, and bottlenecks whose outputs are concatenated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,9 @@ class C2f(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up by a transposed convolution and by interpolation, with concatenation, and a gate of two chunks."""
+    """Downsampling, upsampling by a transposed convolution and by interpolation, with concatenation, and a gate of two
+    chunks.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +66,7 @@ class UNet(nn.Module):
 
 
 class Residuals(nn.Module):
-    """Blocks of a ResNet, and one whose shortcut is a convolution."""
+    """Blocks of a ResNet, one of them with a convolution as its shortcut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class Mobile(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """A depthwise convolution, a norm and linear layers on the last axis, and a scale by channel."""
+    """A depthwise convolution, a norm and linear layers on the last axis, and a scale for each channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +118,7 @@ class ConvNeXt(nn.Module):
 
 
 class Dense(nn.Module):
-    """Concatenations, with norms before and behind convolutions, as in DenseNet."""
+    """Concatenations, with norms before and after convolutions, as in DenseNet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +134,7 @@ class Dense(nn.Module):
 
 
 class Padded(nn.Module):
-    """Padding that is not zeros, and that is not alike on both sides."""
+    """Padding that is not zeros, and that differs between the sides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +182,7 @@ class Audio(nn.Module):
 
 
 class Generator(nn.Module):
-    """Transposed convolutions with norms, as in a DCGAN, one of two groups, and an addition."""
+    """Transposed convolutions with norms, as in a DCGAN, one with two groups, and an addition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +197,7 @@ class Generator(nn.Module):
 
 
 class Odd(nn.Module):
-    """Activations written out, a scale and a shift by hand, filters that are shared, computed and reparametrized."""
+    """Activations written out, a scale and a shift by hand; filters that are shared, computed or reparametrized."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +243,7 @@ class Head(nn.Module):
 
 
 class Detector(nn.Module):
-    """As many boxes as there are high scores: its control flow depends on values."""
+    """As many boxes as there are high scores: the control flow depends on values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -265,7 +267,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "Audio": (Audio, 9),
     "Generator": (Generator, 4),
 }
-"""and how many of their convolutions and norms kernels serve"""
+"""and the number of their convolutions and norms that run kernels"""
 
 
 def served(layers: Sequence[Layer]) -> Counter[Problem]:
@@ -362,7 +364,7 @@ NAMED = {
     "fcos_resnet50_fpn": 116,
     "fasterrcnn_resnet50_fpn": 76,
 }
-"""The networks of docs/pytorch.md and detectors, and how many of their layers kernels serve."""
+"""The networks of docs/pytorch.md and detectors, and the number of their layers that run kernels."""
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""torch.compile(backend="autotune"): what runs kernels, what comes out, what is refused."""
+"""torch.compile(backend="autotune"): which layers run kernels, the outputs, and refusals."""
 
 from __future__ import annotations
 

@@ -79,7 +79,9 @@ class Volumes(nn.Module):
 
 
 class Resized(nn.Module):
-    """2-D: two convolutions of padded images, which are float64 before the first, and one of upsampled images."""
+    """2-D: two convolutions of padded images, whose padding is computed in float64 for the first, and one of upsampled
+    images.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ class Resized(nn.Module):
 
 
 class Causal(nn.Module):
-    """3-D: convolutions that see the frames before their images, of which one lies behind zeros."""
+    """3-D: convolutions that read the frames before their images, one of them after zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ def made(name: str) -> tuple[nn.Module, Callable[[int], Tensor]]:
 
 
 NETWORKS = {"signals": 2, "images": 3, "volumes": 2, "volumes, channels last": 2, "resized": 3, "causal": 2}
-"""The networks with the numbers of their convolutions."""
+"""The networks, each with its number of convolutions."""
 
 
 def listed(name: str) -> list[Problem]:
@@ -196,7 +198,7 @@ def test_all_are_converted(name: str, on_cpu: OnHostDriver) -> None:
 
 @torch.no_grad()
 def compiled(library: str, name: str) -> tuple[str, list[float]]:
-    """The last line of what the backend logs of a network, and differences for two numbers of images."""
+    """The last line of the backend's log for a network, and differences for two numbers of images."""
     lines: list[str] = []
     logger, handler = logging.getLogger(autotune.__module__), logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -240,7 +242,7 @@ def test_other_sizes_and_new_filters_are_right(on_cpu: OnHostDriver) -> None:
 
 
 def operator(library: str) -> tuple[dict[str, str], list[float]]:
-    """What PyTorch checks of the operator, and differences of its function from PyTorch's, transposed and not."""
+    """PyTorch's own checks of the operator, and differences of its function from PyTorch's, transposed and not."""
     paths = {name: str(folder_of(library) / name / "build" / f"lib{name}.so") for name in FAMILIES}
     network = made("signals")[0].requires_grad_(requires_grad=False)
     conv, up = network.get_submodule("conv"), network.get_submodule("up")

@@ -1,4 +1,4 @@
-"""Batch norms: which are folded into the convolution before them, which stay, and that nothing else comes out."""
+"""Batch norms: which are folded into the convolution before them and which stay, with the same outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSE = 1e-5
 
 
 class Normalising(nn.Module):
-    """A convolution and a batch norm that run as `way` says."""
+    """A convolution and a batch norm, called in the way that `way` names."""
 
     def __init__(self, way: Callable[[Normalising, Tensor], Tensor], *, bias: bool = False) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Normalising(nn.Module):
 
 
 class Branching(nn.Module):
-    """Cannot be traced: what it does depends on the images."""
+    """Cannot be traced: its control flow depends on the images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def read_besides(m: Normalising, x: Tensor) -> Tensor:
 
 
 class TwoPaths(nn.Module):
-    """Has the same parts as attributes and in a sequence, and calls them by one of both."""
+    """Has the same parts as attributes and in a sequence, and calls them through one of the two."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TwoPaths(nn.Module):
 
 
 class Listed(nn.Module):
-    """Calls its batch norm by a list of Python's."""
+    """Calls its batch norm from a Python list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,14 +93,14 @@ class Listed(nn.Module):
 
 
 class Tied(Branching):
-    """Reads its filters besides."""
+    """Also reads its filters."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.conv_transpose2d(super().forward(x), self.features[0].weight)
 
 
 class Scaled(Branching):
-    """Reads a filter besides, as numbers."""
+    """Also reads one of its filters, as a number."""
 
     def __init__(self) -> None:
         super().__init__()

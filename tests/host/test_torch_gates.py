@@ -24,7 +24,7 @@ from tests import torch_networks as networks  # noqa: E402
 CLOSE = 1e-5
 """Difference of two float32 networks, in units of the largest output."""
 ROUNDED = 2.0**-6
-"""That of two bfloat16 networks."""
+"""Difference of two bfloat16 networks."""
 Sizes = dict[str, int | str]
 WINDOWS: Sizes = {
     "h": 5,

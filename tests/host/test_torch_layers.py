@@ -1,4 +1,4 @@
-"""What is read of a network's convolutions, without a library."""
+"""Which layers are read from a network, without a library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.importing.torch_module import graph_of_module  # noqa: E402
 
 
 class SqueezeExcite(nn.Module):
-    """As EfficientNet has it: a scale for each channel, of convolutions of one pixel."""
+    """As in EfficientNet: a scale for each channel, computed by convolutions of one pixel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class SqueezeExcite(nn.Module):
 
 
 class Normalising(nn.Module):
-    """Writes to its images by a statement of a function."""
+    """Writes to its images in a statement of a function."""
 
     def __init__(self, when: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_a_sequence_of_a_network_is_captured_alone(second: bool) -> None:
 
 
 class Noisy(nn.Module):
-    """Draws random numbers: of a size that it knows, or of its images' size."""
+    """Draws random numbers: of a fixed size, or of the size of its images."""
 
     def __init__(self, size: tuple[int, ...]) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def test_random_numbers_stay_random_and_to_come(size: tuple[int, ...]) -> None:
 
 
 class Padding(nn.Module):
-    """Asks whether its images have an odd size."""
+    """Tests whether its images have an odd size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_sizes_that_a_network_asks_for_are_refused_not_computed_wrongly() -> Non
 
 @pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])
 def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout: str) -> None:
-    """PyTorch calls their tensors both; a study gives them the network's."""
+    """PyTorch has the same names for their tensors; the study uses the network's."""
     network = SqueezeExcite().eval().to(memory_format=getattr(torch, memory_format))
     layers = read_network(network, (2, 3, 12, 12)).layers
     convolutions = [layer.problem for layer in layers if layer.kind == "convolution"]
@@ -134,7 +134,7 @@ def test_planes_are_nchw_though_their_filters_of_one_pixel_could_be_either() -> 
 
 
 class Frames(nn.Module):
-    """A causal convolution of a video, a frame in a call, with a list of the frames before it."""
+    """A causal convolution of a video, one frame per call, with a list of the frames before it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Additions behind a PyTorch network's convolutions: which a kernel takes, which it leaves, and what then comes out."""
+"""Additions after a PyTorch network's convolutions: which ones a kernel computes, which ones it leaves, and the
+outputs.
+"""
 
 from __future__ import annotations
 

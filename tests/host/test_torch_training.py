@@ -1,4 +1,4 @@
-"""Training a PyTorch network by exported kernels, which run on the CPU here: gradients, losses, what is refused."""
+"""Training a PyTorch network by exported kernels, which run on the CPU here: gradients, losses, and refusals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DEPTHWISE = {
 
 
 def listed() -> list[Problem]:
-    """The problems that import-model --training lists of some networks, and those of one in bfloat16."""
+    """The problems that import-model --training lists for some networks, and the problems of one in bfloat16."""
     images, signals = (4, 3, 8, 8), (4, 3, 64)
     small = of_network(training.small(), images)
     residual = of_network(training.residual(), images)

@@ -1,4 +1,6 @@
-"""PyTorch networks without a library: kernels are chosen untuned, compiled meanwhile, and kept for other processes."""
+"""PyTorch networks without a library: kernels are chosen untuned, compiled in the background, and kept for other
+processes.
+"""
 
 from __future__ import annotations
 

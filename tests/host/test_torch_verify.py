@@ -1,4 +1,4 @@
-"""Networks against float64: errors and top-1 of both, and outputs that say nothing."""
+"""Networks against float64: errors and top-1 of both, and outputs that prove nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def classes() -> nn.Module:
 
 
 def deep() -> nn.Module:
-    """As deep as random filters that shrink make the outputs vanish, like MobileNetV2's."""
+    """So deep that random filters make the outputs vanish, as in MobileNetV2."""
     parts: list[nn.Module] = []
     for _ in range(6):
         conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
@@ -93,7 +93,7 @@ def test_outputs_that_do_not_depend_on_the_images_verify_nothing_until_calibrate
 
 
 class Scaled(nn.Module):
-    """Has buffers besides a batch norm's: one that is not saved, and one that counts calls."""
+    """Has buffers in addition to a batch norm's: one that is not saved, and one that counts calls."""
 
     def __init__(self) -> None:
         super().__init__()

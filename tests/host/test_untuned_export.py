@@ -131,7 +131,7 @@ def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
 
 @pytest.mark.cxx
 def test_a_library_alone_has_the_bounds_of_its_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = (NEW, f'name = "net"\n{SMALL}')  # the first one has no name, which does not stop the second
+    texts = (NEW, f'name = "net"\n{SMALL}')  # the first one has no name, but the second is still exported
     requests = "\n".join(json.dumps({"study": text, "out": "kernels"}) for text in texts)
     monkeypatch.setattr("sys.argv", ["built_library", "host", "autotune.db"])
     monkeypatch.setattr("sys.stdin", io.StringIO(requests))

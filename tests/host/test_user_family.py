@@ -1,4 +1,4 @@
-"""A stranger puts one file into a folder: it is listed, checked, tuned, verified and exported."""
+"""A user puts one file into a folder: it is listed, checked, tuned, verified and exported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ epilogue = "bias_relu"
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A folder with a study and one family of the user's own; results go into it."""
+    """A folder with a study and one family of the user; results go into it."""
 
     folder: Path
     fork_server: ForkServer
@@ -50,7 +50,7 @@ class Stranger:
         return self.fork_server.run(self.folder, *words)
 
     def rows(self, *words: str) -> list[dict[str, str | int | float | bool | None]]:
-        """What a command prints as JSON."""
+        """The JSON output of a command."""
         done = self.run(*words, "--json")
         assert done.code == 0, done.err
         rows: list[dict[str, str | int | float | bool | None]] = json.loads(done.out)
@@ -59,7 +59,7 @@ class Stranger:
 
 @pytest.fixture(scope="module")
 def stranger(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
-    """The folder after tuning: one family of its own against the shipped ones."""
+    """The folder after tuning: the user's family against the shipped ones."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "kernels").mkdir()
     shutil.copy(FILE, folder / "kernels")

@@ -1,4 +1,4 @@
-"""The verifier itself: its reference against NumPy, its data, and what it accepts and refuses."""
+"""The verifier itself: its reference against NumPy, its data, and what it accepts and rejects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.cxx
 
 Array = npt.NDArray[np.float64]
 MANY = Conv2dProblem(130, 64, 5, 5, 2, 4, 4)
-"""More images than either data set holds different ones; 1024 products a sum."""
+"""More images than either data set has different ones; 1024 products per sum."""
 EDGE = Conv2dProblem(61, 16, 1, 1, 32, 7, 7, pad_h=6, pad_w=6)
 """Each output has one tap of 49 in the image: 16 of 784 products."""
 ODD = Conv2dProblem(1, 1, 3, 3, 1, 1, 1, dtype="f16", epilogue="bias")
@@ -154,7 +154,7 @@ def test_data_sets_repeat_after_different_numbers_of_images(
     verifier.close()
 
 
-# ---- what it accepts and refuses ----
+# ---- what it accepts and rejects ----
 
 KERNELS = """
 #include <cuda_fp16.h>
@@ -230,11 +230,11 @@ PLACES = {
     "behind_w": "2 bytes behind w (2 bytes), the nearest at byte 2",
     "before_bias": "4 bytes before bias (2 bytes), the nearest at byte -1",
 }
-"""Kernels that write outside an array, and what is said of it: the last byte before an array is its byte -1."""
+"""Kernels that write outside an array, and the messages: the last byte before an array is its byte -1."""
 
 
 class Verified:
-    """A verifier of one problem and a program of kernels to give to it."""
+    """A verifier of one problem and a program of kernels to verify."""
 
     def __init__(self, device: HostDevice, problem: Conv2dProblem, check: Binary, kernels: Binary, text: str) -> None:
         self.device, self.problem, self.text = device, problem, text
@@ -242,7 +242,7 @@ class Verified:
         self.module = device.load(kernels)
 
     def __call__(self, entry: str, args: tuple[str, ...], accuracy: str) -> ErrorStats:
-        """Verify one kernel of the program as one of an accuracy class."""
+        """Verify one kernel of the program in an accuracy class."""
         source = KernelSource(
             problem=self.problem,
             config=Config.of("test", {}),
@@ -284,7 +284,7 @@ FORWARD = ("x", "w", "y", "n")
 
 
 def refused(verified: Verified, entry: str, args: tuple[str, ...], accuracy: str) -> str:
-    """The reason why a kernel is refused."""
+    """The reason why a kernel is rejected."""
     with pytest.raises(Rejected) as error:
         verified(entry, args, accuracy)
     assert error.value.outcome == "wrong_result"
@@ -378,7 +378,7 @@ def test_a_kernel_that_rounds_its_inputs_meets_its_bound_whatever_the_number_of_
 
 @pytest.mark.parametrize(("dtype", "digits"), [("f16", 11), ("bf16", 8)])
 def test_a_number_halfway_between_two_outputs_is_within_the_rounding(dtype: str, digits: int) -> None:
-    halfway = 1 + 2.0**-digits  # the next output above 1 is 2 ** (1 - digits) on
+    halfway = 1 + 2.0**-digits  # the next output above 1 is 2 ** (1 - digits) away
     assert halfway - 1 <= TYPES[dtype].rounding * halfway < 1.01 * (halfway - 1)
 
 

@@ -1,4 +1,4 @@
-"""Warp primitives against what the CUDA programming guide says of them."""
+"""Warp primitives against their description in the CUDA programming guide."""
 
 from __future__ import annotations
 

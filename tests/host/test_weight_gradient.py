@@ -1,4 +1,4 @@
-"""The seam carries what a backward convolution needs: two inputs, sums over images into filters, atomics, splits."""
+"""The device interface supports a backward convolution: two inputs, sums over images into filters, atomics, splits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {"c": 3, "k": 5, "h": 8, "w": 11, "r": 3, "s": 2}
 
 
 def checked(path: Path, host: DeviceEvaluator, slices: int, **sizes: int) -> CheckRow:
-    """A case of a family with so many slices: also with one image, and with two more."""
+    """A case of a family with this many slices: also with one image, and with two more."""
     path.write_text(path.read_text().replace("values = [1, 4, 16]", f"values = [{slices}]"))
     family = load_template(path)
     layers = [Layer("own", make_problem(family.operation, {**SIZES, **sizes}))]
@@ -43,7 +43,9 @@ def checked(path: Path, host: DeviceEvaluator, slices: int, **sizes: int) -> Che
     ],
 )
 def test_sums_over_images_are_right(family: str, slices: int, n: int, tmp_path: Path, host: DeviceEvaluator) -> None:
-    """More slices than images, too: what is added to is restored before each run, the workspace is poisoned."""
+    """Also with more slices than images: the array to which it adds is restored before each run, the workspace is
+    poisoned.
+    """
     row = checked(written(tmp_path / "gradient", weight_gradient.texts(family)), host, slices, n=n)
     assert not row.reason, row.message
 

@@ -1,4 +1,4 @@
-"""A worker lives as long as the process that started it, whichever of its threads that was, and says what it lacks."""
+"""A worker lives as long as the process whose thread started it, and reports missing requirements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_worker_outlives_the_thread_that_started_it() -> None:
 
 
 def children() -> set[int]:
-    """Processes that this one has started and that are there."""
+    """Processes that this one has started and that still run."""
     return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
 
 
@@ -42,7 +42,7 @@ def test_compilers_start_with_the_device_and_a_layer_whose_data_do_not_fit_is_na
     evaluator = DeviceEvaluator(["host"], 3)
     try:
         assert len(children() - before) == 3 + 1
-        width = (evaluator.info.memory_bytes >> 22) + 1  # 2**20 images of so many floats
+        width = (evaluator.info.memory_bytes >> 22) + 1  # 2**20 images of this many floats
         wide = Conv2dProblem(1 << 20, 1, 1, width, 1, 1, 1, stride_w=width)
         with pytest.raises(DeviceError) as caught:
             evaluator.begin_layer(wide)

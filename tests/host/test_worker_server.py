@@ -1,4 +1,4 @@
-"""What a worker makes of requests: how it times a kernel, what it races against, what it leaves out."""
+"""How a worker answers requests: how it times a kernel, against which rivals, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_short_kernel_is_timed_over_many_passes(cxx: str, cache: str) -> None:
     passes = [sampled[at : at + each] for at in range(0, len(sampled), each)]
     assert len(passes) == 32
     if cache == "cold":
-        arrays = [addresses(one) - {0} for one in passes]  # without the bias, of which there is none
+        arrays = [addresses(one) - {0} for one in passes]  # without the bias, because there is none
         assert sum(map(len, arrays)) == len(set.union(*arrays)), "no pass finds another's arrays in the cache"
         assert len(arrays[0]) >= 4, "x, w, y and the workspace"
     else:
@@ -91,7 +91,7 @@ def test_a_long_kernel_is_timed_alone_and_its_verification_counts(cxx: str) -> N
     assert answer.timing.passes == 1
     assert all(len(launches) == 1 for launches in device.measured)
     first, integers, larger = 1, 1, 1
-    after = 1  # what is compared once more
+    after = 1  # compares this once more
     assert len(answer.timing.samples_us) == len(device.measured) - first - integers - larger - after
     device.close()
 
@@ -159,7 +159,7 @@ def test_contenders_are_timed_alike_when_one_of_them_is_short(cxx: str) -> None:
 
 
 def tiring(cxx: str, device: HostDevice, folder: Path, launches: int) -> tuple[KernelSource, Binary]:
-    """A family's kernel that is right for so many launches, and then writes nothing."""
+    """A family's kernel that is right for this many launches, and then writes nothing."""
     path = folder / "tiring.cu.j2"
     counter = (
         'extern "C" __global__',
@@ -191,7 +191,7 @@ def test_a_kernel_that_goes_wrong_while_it_is_timed_is_caught(
 
 
 def reusing(cxx: str, device: HostDevice, folder: Path, problem: Conv2dProblem) -> tuple[KernelSource, Binary]:
-    """A family's kernel whose blocks compute their first output only, if that is in place already."""
+    """A family's kernel whose blocks compute only their first output if that output is already right."""
     path = folder / "reusing.cu.j2"
     looks = """
     float first = 0.0f;

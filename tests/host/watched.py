@@ -1,4 +1,4 @@
-"""The host device, noting what it runs and what it times."""
+"""The host device, with a record of its launches and timings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tests.compiled import compiled
 
 
 class Watched(HostDevice):
-    """The host, noting what each measurement launches and what memory is held."""
+    """The host device, with a record of each measurement's launches and of the memory in use."""
 
     def __init__(self, cxx: str, *, short_us: float) -> None:
         super().__init__(cxx, HostOptions(cores=1, short_us=short_us))
         self.launches: list[Launch] = []
         self.measured: list[list[Launch]] = []
         self.paced_us: float | None = None
-        """what every pass is said to take"""
+        """the reported time of every pass"""
         self.beside: tuple[int, bool] | None = None
         """passes of a baseline, and whether they are cold"""
         self.held: dict[int, int] = {}
-        """addresses of memory that was not given back, and its bytes"""
+        """addresses of memory that was not freed, and its bytes"""
         self.most: Counter[int] = Counter()
-        """bytes to the most blocks of this size that were held at once"""
+        """bytes to the largest number of blocks of this size that were in use at once"""
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
@@ -42,19 +42,19 @@ class Watched(HostDevice):
         yield False
 
     def allocate(self, size_bytes: int) -> int:
-        """Note what is held."""
+        """Note the allocation."""
         address = super().allocate(size_bytes)
         self.held[address] = size_bytes
         self.most |= Counter({size_bytes: list(self.held.values()).count(size_bytes)})
         return address
 
     def free(self, address: int) -> None:
-        """Note what is given back."""
+        """Note the release."""
         super().free(address)
         self.held.pop(address, None)
 
     def load(self, binary: Binary) -> HostModule:
-        """A module whose launches are noted."""
+        """A module with a record of its launches."""
         module, launches = super().load(binary), self.launches
         launch_it = module.launch
 
@@ -75,13 +75,13 @@ class Watched(HostDevice):
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """Note how they are to be run."""
+        """Note how often they are to run."""
         self.beside = (passes, cold)
         return tuple("no library here" for _ in baselines)
 
 
 def opened(problem: Problem, cxx: str, *, short_us: float) -> tuple[Watched, WorkerServer]:
-    """A device that says what it runs, and a worker on it that has made the problem's data."""
+    """A device that records its launches, and a worker on it that has made the problem's data."""
     device = Watched(cxx, short_us=short_us)
     server = WorkerServer(time.perf_counter, lambda _name, _runtime: device)
     server.answer(OpenRequest("host"))
@@ -90,7 +90,7 @@ def opened(problem: Problem, cxx: str, *, short_us: float) -> tuple[Watched, Wor
 
 
 def addresses(launches: Sequence[Launch]) -> set[int]:
-    """Of arrays that these launches are given."""
+    """The arrays that these launches get."""
     return {
         int(argument) for launch in launches for argument in launch.args if isinstance(argument, np.uint64) and argument
     }

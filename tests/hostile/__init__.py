@@ -1,1 +1,1 @@
-"""Files, clocks, disks and surroundings that attack: one clear line each, nothing lost, nothing left behind."""
+"""Hostile files, clocks, disks and surroundings: one clear line each, nothing lost, nothing left behind."""

@@ -1,4 +1,4 @@
-"""A command under attack: it ends in time, in little memory, without a traceback, with one line that says why."""
+"""A command under attack ends in time, in little memory, without a traceback, and with one line that says why."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tests.fork_server import ForkServer
 from tests.unit.tiny import Finished
 
 WITHIN_S = 5.0
-"""of CPU time: how long it takes says how busy the machine is"""
+"""of CPU time, because wall time depends on the load of the machine"""
 WALL_S = 60.0
-"""beyond that"""
+"""in addition to that"""
 MEMORY_BYTES = 1 << 30
 
 
@@ -25,9 +25,10 @@ def attacked(
     within_s: float = WITHIN_S,
     memory_bytes: int = MEMORY_BYTES,
 ) -> Finished:
-    """`autotune WORDS...` in `folder`; AssertionError when it takes more, prints a traceback or leaves a folder.
+    """Run `autotune WORDS...` in `folder`.
 
-    `within_s` is of CPU time; it may take WALL_S more where the machine is busy.
+    Raises AssertionError if it takes more, prints a traceback or leaves a temporary folder. `within_s` is CPU time; on
+    a busy machine the command may take WALL_S more.
     """
     temporary = folder / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -47,7 +48,7 @@ def attacked(
 
 
 def refused(finished: Finished, *parts: str, code: int = 1) -> str:
-    """The one line that a command was refused with, beside notes and the device's; it has these parts."""
+    """The one line with which a command was refused, among notes and the device's line; it contains these parts."""
     beside = ("device ", "autotune: note: ")
     lines = [line for line in finished.err.splitlines() if not line.startswith(beside)]
     assert finished.code == code, finished

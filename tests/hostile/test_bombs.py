@@ -1,4 +1,4 @@
-"""Files that never end, or that are larger than any file of a user."""
+"""Files that never end, or that are larger than any user's file."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MIB = 1 << 20
 
 
 def sparse(path: Path) -> None:
-    """4 GB that take no room."""
+    """A sparse file of 4 GB."""
     with path.open("wb") as file:
         file.truncate(4096 * MIB)
 
 
 def endless(path: Path) -> None:
-    """A link to what never ends."""
+    """A link to an endless file."""
     path.symlink_to("/dev/zero")
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes."""
+    """A pipe that nobody writes to."""
     os.mkfifo(path)
 
 
@@ -54,7 +54,7 @@ REPLAY = ("tune", "small.toml", "--family-dir", "families", "--device", "replay:
 def test_one_line_names_the_file(
     folder: Path, fork_server: ForkServer, words: tuple[str, ...], made: Callable[[Path], None]
 ) -> None:
-    """In time, in a gigabyte, and no database is made."""
+    """In time, with a gigabyte of memory, and without a new database."""
     made(folder / "bomb")
     refused(attacked(fork_server, folder, *(word.format("bomb") for word in words)), "bomb")
     assert not (folder / "autotune.db").exists()
@@ -63,7 +63,7 @@ def test_one_line_names_the_file(
 @pytest.mark.parametrize("made", every(2, (pipe, endless, sparse)))
 @pytest.mark.parametrize("name", ["tiny.cu.j2", "_own.cuh"])
 def test_a_folder_of_templates(folder: Path, fork_server: ForkServer, made: Callable[[Path], None], name: str) -> None:
-    """A family, or what one includes, that is none."""
+    """A family, or a file that it includes, that is not a regular file."""
     write_family(folder / "families", ("constexpr int C =", '#include "_own.cuh"\nconstexpr int C ='))
     (folder / "families" / name).unlink(missing_ok=True)
     made(folder / "families" / name)

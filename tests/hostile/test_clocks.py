@@ -1,4 +1,4 @@
-"""Clocks that are set back or lie far off: what came later is what was stored later, and every date is shown."""
+"""Clocks that are set back or far off: the order of storing decides which result is newer, and every date is shown."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ DATABASE_PAGE = Path(__file__).parents[2] / "docs" / "database.md"
 
 @contextmanager
 def at(path: Path, moment: datetime) -> Iterator[Store]:
-    """The store as a process has it whose clock began at a moment."""
+    """The store of a process whose clock started at this moment."""
     looks = iter(range(1_000_000))
     with Store(path, clock=lambda: moment + timedelta(seconds=next(looks))) as store:
         yield store
 
 
 def tuned(store: Store, numbers: range, time_us: float, *, study: str = "lenet", fresh: bool = False) -> None:
-    """Trials of the first layer, and finals that the last of them wins."""
+    """Trials of the first layer, and finals that the last trial wins."""
     scope = open_scope(store, study=study, fresh=fresh)
     for number in numbers:
         source = source_of(config_of(number))
@@ -66,7 +66,7 @@ def tuned(store: Store, numbers: range, time_us: float, *, study: str = "lenet",
 
 @pytest.fixture
 def set_back(folder: Path) -> Path:
-    """A database whose clock showed 2030, and was then set right."""
+    """A database whose clock showed 2030 and was then set right."""
     path = folder / "autotune.db"
     with at(path, AHEAD) as store:
         tuned(store, range(3), 102.87)
@@ -86,7 +86,7 @@ def test_the_newer_finals_decide(set_back: Path, fork_server: ForkServer) -> Non
 
 
 def test_a_retime_repairs_what_a_clock_ahead_decided(set_back: Path) -> None:
-    with at(set_back, AHEAD + timedelta(days=400)) as store:  # ahead once more, and slow
+    with at(set_back, AHEAD + timedelta(days=400)) as store:  # ahead again, and slow
         (row,) = store.best.list("lenet.conv1")
         store.retimes.add(row.row, H200, DRIVER_590, "regressed", timing_of(150.0))
     with at(set_back, NOW) as store:
@@ -121,7 +121,7 @@ def test_a_fresh_start_reuses_nothing_from_a_clock_ahead(set_back: Path) -> None
         assert store.known.get(scope, old.hash) is None
         assert store.known.of_other_studies(scope) == {}
         assert store.top_trials.list(scope, kinds=["cuda"], accuracies=["fp32"]) == ()
-    with at(set_back, NOW - timedelta(days=9999)) as store:  # set back once more, below the study's beginning
+    with at(set_back, NOW - timedelta(days=9999)) as store:  # set back again, to before the study's beginning
         again = open_scope(store)
         assert again.study == scope.study
         run_trial(store, again, correct(0, 9.0, source=old), old)
@@ -158,7 +158,7 @@ def test_the_newest_rates_noise_profiles_and_environments_count(set_back: Path) 
 
 
 def documented(words: str) -> str:
-    """The statement of docs/database.md that has these words."""
+    """The statement of docs/database.md that contains these words."""
     statements: list[str] = re.findall(r"```sql\n(.*?)```", DATABASE_PAGE.read_text(), re.DOTALL)
     (found,) = [statement for statement in statements if words in statement]
     return found

@@ -1,4 +1,4 @@
-"""Exports into folders that have files of somebody's, or of earlier exports: nothing but an export's own is lost."""
+"""Exports into folders with a user's files or earlier exports: only files of an export are replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXPORT = ("export", "small", "--out", "out", "--no-proof")
 
 @pytest.fixture
 def exported(folder: Path, filled: Path, autotune: Command) -> Path:
-    """A folder with an export, and a file of somebody's beside it."""
+    """A folder with an export, and a user's file next to it."""
     assert autotune(*EXPORT).code == 0
     (folder / "outside").mkdir()
     (folder / "outside" / "victim").write_text("mine")
@@ -33,13 +33,13 @@ def exported(folder: Path, filled: Path, autotune: Command) -> Path:
 
 
 def everything(folder: Path) -> dict[str, bytes | str]:
-    """Every file and where every link leads."""
+    """The content of every file and the target of every link."""
     links = {str(path): str(path.readlink()) for path in folder.rglob("*") if path.is_symlink()}
     return {**contents(folder), **links}
 
 
 def other_study(folder: Path) -> None:
-    """Give the database's study another name, so that its kernel has another file."""
+    """Rename the database's study, so that its kernel has another file name."""
     with closing(sqlite3.connect(folder / "autotune.db")) as database, database:
         database.execute("UPDATE studies SET name = 'other'")
 

@@ -1,4 +1,4 @@
-"""Names and words of a hostile database that would be code in an export: of C++, CMake, Markdown or of a path."""
+"""Names and words of a hostile database that could become code in an export: C++, CMake, Markdown or a path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BREAKS = (
 
 
 def literal(text: str) -> str:
-    """A text in SQL, whatever it has."""
+    """Any text as an SQL string."""
     return f"CAST(x'{text.encode().hex()}' AS TEXT)"
 
 
@@ -49,7 +49,7 @@ def code(text: str) -> str:
 
 @pytest.mark.parametrize("text", every(3, BREAKS))
 def test_words_stay_in_their_comment_string_or_cell(filled: Path, autotune: Command, text: str) -> None:
-    """A device's name, a driver's and a compiler's version and flags may be any text."""
+    """The names of a device and a driver, and a compiler's version and flags, may be any text."""
     folder = filled.parent
     assert autotune(*EXPORT, "small").code == 0
     plain = {

@@ -1,4 +1,4 @@
-"""Every reader of files on valid files with a few bytes changed: a record, or one line of an error, and soon."""
+"""Every reader of files, on valid files with a few changed bytes: a record or one line of an error, quickly."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SOURCES = (
     *(b"/*%", b"%*/", b"//% ", b"//% for i in range(9)\n", b"#include ", b"**", b"*", b"//", b"%", b" if ", b" else "),
     *(b"(", b")", b"threads", b"device.arch", b"n", b"0", b"18446744073709551616", b"../../x", b"base64", b"__class__"),
 )
-"""What is put somewhere."""
+"""Replacements."""
 EXPRESSIONS = (
     "ceil_div(n * k * p * q, threads * turns)",
     "not fast or order == 'rows'",
@@ -84,7 +84,7 @@ def changed(draw: st.DrawFn, valid: bytes) -> bytes:
 
 @contextmanager
 def read(valid: str | bytes, content: bytes, name: str) -> Iterator[Path]:
-    """A file with this content, in a folder in which nothing else may be made, to be read in time."""
+    """Read a file with this content in time, in a folder in which no other file may be created."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "inside" / name
         path.parent.mkdir()
@@ -99,7 +99,7 @@ def read(valid: str | bytes, content: bytes, name: str) -> Iterator[Path]:
 
 
 def rendered(path: Path) -> None:
-    """A family loaded, its space listed, its first config rendered."""
+    """Load a family, list its space, and render its first config."""
     bound = bind(load_template(path))
     if bound.supported:
         config = SearchSpace(bound).default
@@ -108,7 +108,7 @@ def rendered(path: Path) -> None:
 
 
 def evaluated(path: Path) -> None:
-    """An expression bound and evaluated; such as stand in headers are text."""
+    """Bind and evaluate an expression, as text in a header."""
     expression = Expression(path.read_bytes().decode("utf-8", "replace"), "fuzz")
     values: dict[str, int | str | bool] = {
         "n": 3,
@@ -126,12 +126,12 @@ def evaluated(path: Path) -> None:
 
 
 def loaded(path: Path) -> None:
-    """A dump into a new database."""
+    """Load a dump into a new database."""
     load(path.read_text(encoding="utf-8", errors="replace"), str(path), path.with_name("new.db"))
 
 
 def exported(path: Path) -> None:
-    """An export into a folder that has this provenance and a file of somebody's."""
+    """Export into a folder with this provenance and a user's file."""
     mine = path.with_name("notes.txt")
     mine.write_text("mine")
     try:
@@ -153,7 +153,7 @@ READERS: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
 
 
 def tried(name: str, examples: int, *, same: bool) -> None:
-    """Read so many changed files, the same ones in every run if asked for."""
+    """Read this many changed files, on request the same ones in every run."""
     file, valid, reader = READERS[name]
 
     @settings(
@@ -199,7 +199,7 @@ def test_a_dump_is_loaded_or_refused(filled: Path) -> None:
 @pytest.mark.parametrize("key", ['"' + "9" * 5000 + 'x"', "a." * 4000 + "a", '"' + "x" * 5000 + '"'])
 @pytest.mark.parametrize("before", ["kinds = { ", "[sizes]\n", "[words]\n", "[derived]\n", "[rules]\n", "[cost]\n"])
 def test_a_key_of_5000_characters_is_a_line_that_can_be_read(before: str, key: str, tmp_path: Path) -> None:
-    """What the long run found: an operation file's keys are expressions, and were quoted whole."""
+    """Found by the long run: an operation file's keys are expressions, and the error quoted them whole."""
     text = OPERATION.decode()
     assert before in text
     after = "\n" if before.endswith("\n") else ", "

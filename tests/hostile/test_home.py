@@ -1,4 +1,4 @@
-"""Home and cache folders that are missing, may not be written, or are no folders: tuning works, or says why not."""
+"""Home and cache folders that are missing, read-only or not folders: tuning works, or says why not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TUNE = ("tune", "small.toml", "--family-dir", "families", "--trials", "3", "--de
 
 @pytest.fixture
 def homeless(fork_server: ForkServer) -> Iterator[None]:
-    """No cache folder is named but by HOME."""
+    """Only HOME determines the cache folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("XDG_CACHE_HOME", raising=False)
         yield

@@ -1,4 +1,4 @@
-"""Includes of a template: they stay inside the folders of templates."""
+"""Templates include only files from the folders of templates."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TUNE = ("tune", "small.toml", "--family-dir", "families", "--device", "null")
 
 @pytest.fixture
 def secret(folder: Path) -> Path:
-    """A file beside the folder of templates that is none of theirs."""
+    """A file next to the folder of templates."""
     path = folder / "secret.h"
     path.write_text(f"// {SECRET}\n")
     (folder / "families" / "linked.h").symlink_to(path)
@@ -50,7 +50,7 @@ def secret(folder: Path) -> Path:
     ),
 )
 def test_no_file_elsewhere_gets_into_a_kernel(folder: Path, secret: Path, tune: Command, line: str) -> None:
-    """Nothing of it is compiled, stored or printed."""
+    """Nothing of the file is compiled, stored or printed."""
     written = line.format(secret=secret)
     path = write_family(folder / "families", ("constexpr int C =", f"{written}\nconstexpr int C ="))
     done = tune()
@@ -62,7 +62,7 @@ def test_no_file_elsewhere_gets_into_a_kernel(folder: Path, secret: Path, tune: 
 
 
 def test_links_within_the_folders_are_followed(folder: Path, fork_server: ForkServer) -> None:
-    """A file that is linked inside the folder, and a folder that is a link itself."""
+    """A link to a file inside the folder, and a folder that is a link itself."""
     (folder / "families" / "_plain.cuh").write_text("// plain\n")
     (folder / "families" / "_linked.cuh").symlink_to("_plain.cuh")
     write_family(folder / "families", ("constexpr int C =", '#include "_linked.cuh"\nconstexpr int C ='))

@@ -1,4 +1,4 @@
-"""A merge is one transaction: another process that tunes waits for it, and a killed merge has brought nothing."""
+"""A merge is one transaction: another process that tunes waits for it, and a killed merge adds nothing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MERGED = (
     "SELECT count(*) FROM trials JOIN tuning_targets ON tuning_targets.id = tuning_target_id "
     "WHERE outcome <> 'running' AND kind <> 'layers'"
 )
-"""those of dispatchers are left out"""
+"""trials without those of dispatchers"""
 
 
 @pytest.fixture
 def two(filled: Path) -> Path:
-    """A folder with other.db, of some thousand trials, and here.db, which has none of them."""
+    """A folder with other.db, which has about a thousand trials, and here.db, which has none of them."""
     shutil.copy(recorded_database("recorded"), filled.parent / "other.db")
     shutil.copy(filled, filled.parent / "here.db")
     return filled.parent
 
 
 def asked(path: Path, sql: str) -> list[tuple[int | str, ...]]:
-    """What a statement yields."""
+    """The rows of a statement."""
     with closing(sqlite3.connect(path)) as raw:
         return raw.execute(sql).fetchall()
 

@@ -1,4 +1,4 @@
-"""What is not a study at all."""
+"""Files that are not studies."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names that are HTML or script, in frames as a notebook shows them: text and nothing else."""
+"""Names that are HTML or script appear in a notebook's frames as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACES = (
 
 @pytest.fixture
 def renamed(filled: Path) -> Path:
-    """A database whose layer, device, family, messages, parameters and words are named by an attacker."""
+    """A database whose layer, device, family, messages, parameters and words an attacker has named."""
     for place in PLACES:
         change(filled, place.replace("?", WORD))
     return filled
@@ -44,7 +44,7 @@ def test_frames_are_text(renamed: Path) -> None:
 
 def test_a_store_may_be_asked_and_written_to_by_many_threads(filled: Path) -> None:
     def ask(_number: int) -> int:
-        store.quarantine.clear()  # the first to write opens the file anew
+        store.quarantine.clear()  # the first writer opens the file again
         return len(store.trials.list())
 
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Times and rates that nothing takes: of what divides by one, multiplies two or draws it, none ends in a traceback."""
+"""Times and rates at the limits of floats: commands that divide, multiply or draw them end without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of operations that attack: names that mean something else here, files that do not end."""
+"""Hostile folders of operations: names with another meaning in this project, and files that do not end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own(folder: Path, fork_server: ForkServer) -> Path:
 
 
 def test_names_that_conv2d_has_mean_what_the_operation_says(own: Path, fork_server: ForkServer) -> None:
-    """`w` is a whole number of conv2d's, `layout` a word: trials of another operation can be read all the same."""
+    """`w` is an integer in conv2d, `layout` a word: trials of another operation with such names can still be read."""
     file = own / "own" / "operation.toml"
     text = file.read_text().replace("[words]", 'layout = { doc = "a size", default = 3 }\n[words]\nw = ["a", "b"]')
     file.write_text(text)
@@ -58,7 +58,7 @@ SQUARINGS = "[derived]\ns0 = 'rows'\n" + "\n".join(f"s{n + 1} = 's{n} * s{n}'" f
 WORDS = [f"a{number}" for number in range(3000)]
 WINDOW = "windows.columns = {{ outputs = '{}', taps = '3', stride = '{}', dilation = '{}', pad = '0' }}"
 DECLARED = {
-    # what it is: what is replaced in operation.toml, what by, and what is said of it
+    # the defect: the replaced text of operation.toml, the new text, and the message
     "flops: powers of powers": (FLOPS, 'flops = "9 ** (9 ** 9)"', "cost.flops: "),
     "flops: 5000 digits": (FLOPS, f'flops = "{"9" * 5000}"', "more than 4096 bits"),
     "flops: nested": (FLOPS, f'flops = "{"(" * 5000}rows{")" * 5000}"', "cost.flops: "),
@@ -109,7 +109,7 @@ def checked(own: Path, fork_server: ForkServer) -> Finished:
 
 RETURNS = "return x + bias, abs(x) + abs(bias)"
 REFERENCES = {
-    # what it does in place of returning: the line, and what is said of it
+    # the line in place of the return statement, and the message
     "raises a line of escapes": ("raise ValueError('a\\x1b[2Jb\\nc')", "ValueError: a"),
     "ends its process": ("raise SystemExit(0)", "SystemExit: 0"),
     "raises what is no Exception": ("raise KeyboardInterrupt", "KeyboardInterrupt"),

@@ -1,4 +1,4 @@
-"""Passwords in URLs: no command repeats one, in whatever form it is given."""
+"""Passwords in URLs: no command repeats one, whatever its form."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMMANDS = (
 def test_a_password_is_never_printed(command: tuple[str, ...], filled: Path, fork_server: ForkServer) -> None:
     for form in FORMS:
         if command[-1] == "--out" and form.startswith("/"):
-            continue  # a folder that root may make
+            continue  # a folder that root may create
         ended = attacked(fork_server, filled.parent, *command, form)
         assert SECRET not in ended.out + ended.err, (form, ended)
     ended = attacked(fork_server, filled.parent, *TUNE, f"replay:{FORMS[0]}")

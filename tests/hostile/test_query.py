@@ -1,4 +1,4 @@
-"""Statements without an end can be stopped, and take little memory."""
+"""Statements that do not end can be stopped, and take little memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUPED = f"{ENDLESS} SELECT group_concat(n) FROM endless"
 
 
 def answering(run: ForkedRun) -> ForkedRun:
-    """A run whose statement has begun."""
+    """A run whose statement has started."""
     time.sleep(3)
     assert not run.ended
     return run

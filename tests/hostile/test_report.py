@@ -34,7 +34,7 @@ ODD = "]]><!--<script\0\u2028{% for i in range(9) %}\x9b31m"
 
 
 def named(filled: Path, name: str) -> Path:
-    """The database with everything that has a name called that."""
+    """A database in which everything that has a name is named this."""
     word = name.encode()
     for place in PLACES:
         change(filled, place.replace("?", f"CAST(x'{word.hex()}' AS TEXT)"))
@@ -43,7 +43,7 @@ def named(filled: Path, name: str) -> Path:
 
 @pytest.fixture
 def renamed(filled: Path) -> Path:
-    """A database in which everything that has a name is named by an attacker."""
+    """A database in which an attacker has named everything."""
     return named(filled, NAME)
 
 

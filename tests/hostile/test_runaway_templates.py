@@ -1,4 +1,4 @@
-"""Templates that would run for ever, or fill the memory, by a mistake: one line that names the template."""
+"""Templates that would run for ever or fill the memory by mistake: one line that names the template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study files of which each number, name or list is larger than anybody writes."""
+"""Study files in which a number, name or list is larger than any user's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = "x" * 100_000
 
 
 def layers(count: int) -> str:
-    """A study of so many layers."""
+    """A study of this many layers."""
     return HEAD + "".join(changed(LAYER, ("one", f"l{number}")) for number in range(count))
 
 

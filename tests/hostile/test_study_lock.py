@@ -1,4 +1,4 @@
-"""Links, pipes and folders where a run keeps its lock: one line, and nothing of others is lost."""
+"""Links, pipes and folders in the place of a run's lock: one line, and no user's file is lost."""
 
 from __future__ import annotations
 

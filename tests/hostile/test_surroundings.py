@@ -1,4 +1,4 @@
-"""Signals at any moment, few files, little memory, compilers that are none, folders that are gone, full disks."""
+"""Signals at any moment, few files, little memory, missing compilers and folders, and full disks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AUTOTUNE = f"{sys.executable} -m autotune"
 
 
 def shell(folder: Path, script: str) -> Finished:
-    """A script in which AUTOTUNE and TUNE are commands; no traceback, and nothing left where temporary files go."""
+    """A script in which AUTOTUNE and TUNE are commands; it prints no traceback and leaves no temporary file."""
     temporary = folder / "temporary"
     temporary.mkdir()
     environ = {**os.environ, "AUTOTUNE": AUTOTUNE, "TUNE": f"{AUTOTUNE} {' '.join(TUNE)}", "TMPDIR": str(temporary)}
@@ -37,7 +37,7 @@ def shell(folder: Path, script: str) -> Finished:
 
 
 def is_caught(process: subprocess.Popen[bytes]) -> bool:
-    """Whether Python's own handler waits for Ctrl-C: from its start until the command line is being loaded."""
+    """Whether Python's own handler gets Ctrl-C: from its start until the command line is being loaded."""
     found = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
     return found is not None and bool(int(found[1], 16) & 1 << signal.SIGINT - 1)
 
@@ -234,7 +234,7 @@ def can_mount() -> bool:
 
 @pytest.fixture
 def mounted(folder: Path) -> Iterator[Callable[[str], ForkServer]]:
-    """Where runs come from that see file systems which a script has mounted in the folder, and nobody else does."""
+    """A server for runs that see file systems which a script has mounted in the folder, and no other process sees."""
     if not can_mount():
         pytest.skip("no file system can be mounted here")
     servers = []

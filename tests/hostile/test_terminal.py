@@ -24,13 +24,13 @@ SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\r\x08\u202egnp\u2028\x7f[/red][red]:smi
 
 
 def hostile(text: str) -> set[str]:
-    """Characters of a text that no terminal may be sent."""
+    """Characters that must not reach a terminal."""
     return {character for character in text if character not in "\n\t" and printable(character) != character}
 
 
 @pytest.fixture
 def renamed(filled: Path) -> Path:
-    """A database whose study, layer, device, family and messages are named by an attacker."""
+    """A database whose study, layer, device, family and messages an attacker has named."""
     for statement in (
         "UPDATE study_layers SET name = ?",
         "UPDATE studies SET name = ?",
@@ -68,7 +68,7 @@ def test_nothing_reaches_the_terminal(command: tuple[str, ...], renamed: Path, f
     words = [word.replace("{name}", HOSTILE) for word in command]
     ended = attacked(fork_server, renamed.parent, *words, within_s=20)
     assert not hostile(ended.err), ended.err
-    if command[0] != "source":  # which a compiler is to read
+    if command[0] != "source":  # for a compiler to read
         assert not hostile(ended.out), ended.out
         assert SHOWN.split("\\u")[0][:12] in " ".join((ended.out + ended.err).split())
 
@@ -102,10 +102,10 @@ def test_progress_on_a_terminal(folder: Path, fork_server: ForkServer) -> None:
 
 
 def read(terminal: int) -> bytes:
-    """What comes next; nothing at the end."""
+    """The next characters; empty at the end."""
     try:
         return os.read(terminal, 65536)
-    except OSError:  # how the end of a terminal reads
+    except OSError:  # how reading a terminal ends
         return b""
 
 

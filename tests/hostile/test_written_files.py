@@ -1,4 +1,4 @@
-"""Files that commands write where a link, a device, a pipe or somebody's file is: none is followed or replaced."""
+"""Files that commands write in place of a link, a device, a pipe or a user's file: none is followed or replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.long_run import every
 from .attack import attacked, refused
 
 WRITES: Mapping[str, tuple[str, ...]] = {
-    # the file, and what writes it
+    # the file, and the command that writes it
     "page.html": ("report", "small", "--out", "page.html"),
     "kernel.cu": ("source", "small.one", "--out", "kernel.cu"),
     "all.jsonl": ("dump", "all.jsonl"),
@@ -24,14 +24,14 @@ WRITES: Mapping[str, tuple[str, ...]] = {
 THERE: Mapping[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to("outside/victim"),
     "a link to nothing": lambda path: path.symlink_to("outside/made"),
-    "a device": lambda path: path.symlink_to("/dev/null"),  # what /dev/stdout is
+    "a device": lambda path: path.symlink_to("/dev/null"),  # the target of /dev/stdout
     "a pipe": os.mkfifo,
 }
 
 
 @pytest.fixture
 def outside(filled: Path) -> Path:
-    """A folder beside the database with a file that is nobody's to write to."""
+    """A folder with the database and a file that must not be written."""
     folder = filled.parent / "outside"
     folder.mkdir()
     (folder / "victim").write_text("mine")
@@ -39,7 +39,7 @@ def outside(filled: Path) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int, int]:
-    """What a file is and when it was written; when a link was followed last is no matter."""
+    """What kind of file it is, and when it was written; the time when a link was last followed does not matter."""
     status = os.lstat(path)
     return status.st_mode, status.st_ino, status.st_mtime_ns
 

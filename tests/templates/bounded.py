@@ -1,7 +1,7 @@
-"""Runs a config of a family in check mode on arrays beside bytes that may not be touched:
-`python -m tests.templates.bounded FAMILY PROBLEM CONFIG`, the latter two in JSON.
+"""Run a config of a family in check mode on arrays between bytes that it may not touch:
 
-A process of its own, because AddressSanitizer must be in it from the start, and ends it at the first byte.
+`python -m tests.templates.bounded FAMILY PROBLEM CONFIG`, the latter two in JSON. It is a process of its own, because
+AddressSanitizer must be loaded from the start and ends the process at the first error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.compiled import compiled, host_device
 
 from .shipped_families import family
 
-BESIDE = 256  # bytes before and behind an array that may not be touched; a multiple of what arrays are aligned to
+BESIDE = 256  # bytes before and after an array that may not be touched; a multiple of the arrays' alignment
 
 
 def main() -> None:

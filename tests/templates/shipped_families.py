@@ -1,4 +1,4 @@
-"""The families that the tests of this folder run over: whatever lies in the shipped folder of templates."""
+"""The families that the tests of this folder run on: all files in the shipped folder of templates."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def supported(name: str, device: DeviceInfo = H200) -> Mapping[str, Problem]:
 
 @cache
 def default_of(name: str, problem: Problem, device: DeviceInfo = H200) -> Config | None:
-    """What the `default` of a search's space would be, without enumerating the space; None when it is empty."""
+    """The `default` of a search's space, without enumerating the space; None if the space is empty."""
     space = SearchSpace(
         BoundTemplate(family(name), problem, device, Admission(prune=True)), most_rows=0, sampled_rows=1
     )
@@ -68,7 +68,7 @@ def default_of(name: str, problem: Problem, device: DeviceInfo = H200) -> Config
 
 
 def verify(name: str, problem: Problem, values: Mapping[str, int | str], evaluator: DeviceEvaluator) -> None:
-    """Verify one config of a family; raises Rejected when it is wrong."""
+    """Verify one config of a family; raises Rejected if it is wrong."""
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     evaluator.begin_layer(problem)
     evaluator.verify(source, evaluator.compile(source).result())
@@ -81,7 +81,7 @@ def refuses_changed(
     change: tuple[str, str],
     evaluator: DeviceEvaluator,
 ) -> bool:
-    """Whether a device refuses a kernel in whose text something, which must be there, is replaced."""
+    """Whether a device rejects a kernel after a replacement in its text; the replaced text must be there."""
     source = render(BoundTemplate(family(name), problem, evaluator.info), Config.of(name, values))
     assert change[0] in source.program.text, change[0]
     program = Program(source.program.text.replace(*change), source.program.entries)
@@ -90,17 +90,17 @@ def refuses_changed(
     try:
         evaluator.verify(broken, evaluator.compile(broken).result())
     except Rejected as rejected:
-        return rejected.outcome != Outcome.COMPILE  # else nothing was seen of it
+        return rejected.outcome != Outcome.COMPILE  # otherwise the edit had no effect
     return False
 
 
 def images_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str]) -> set[int]:
-    """The images whose outputs are not all finite, where image 1 is of infinities; without a bias, on the host."""
+    """The images whose outputs are not all finite if image 1 has infinities; without a bias, on the host."""
     return parts_with_infinities(name, problem, values, problem.n)
 
 
 def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str, int | str], parts: int) -> set[int]:
-    """The same of as many parts of x and y, which images or planes make up."""
+    """The same for parts of x and y, such as images or planes; there are equally many of both."""
     device = host_device(str(find_cxx()))
     source = render(BoundTemplate(family(name), problem, device.info), Config.of(name, values))
     words = np.float32 if problem.dtype == "f32" else np.float16
@@ -115,7 +115,7 @@ def parts_with_infinities(name: str, problem: Conv2dProblem, values: Mapping[str
 
 
 def output_bytes(device: Device, source: KernelSource, inputs: Mapping[str, bytes]) -> bytes:
-    """What a kernel computes of these arrays."""
+    """The outputs of a kernel for these arrays."""
     problem = source.problem
     binary = compile_program(source.program, Target(device.info.kind, device.info.arch))
     kernel = LoadedKernel(device, device.load(binary), source)
@@ -129,7 +129,7 @@ def output_bytes(device: Device, source: KernelSource, inputs: Mapping[str, byte
 
 
 def rounds_to_nearest_tf32(device: Device, config: Config) -> None:
-    """Assert that a config multiplies f32 as the nearest TF32, ties to even: those of x, and those of w."""
+    """Assert that a config rounds f32 operands to the nearest TF32, ties to even, for x and for w."""
     problem = Conv2dProblem(1, 64, 8, 8, 64, 1, 1, layout="nhwc")
     source = render(BoundTemplate(family(config.template), problem, device.info), config)
     bits = np.random.default_rng(0).integers(0x30000000, 0x4F000000, (64, 64), np.uint32)

@@ -1,4 +1,4 @@
-"""What concat_rows can get wrong: the tensor that a channel belongs to, the rows of a thread, the edge of the rows."""
+"""Possible errors of concat_rows: the tensor of a channel, the rows of a thread, the last rows."""
 
 from __future__ import annotations
 

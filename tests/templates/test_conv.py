@@ -1,4 +1,4 @@
-"""conv by the families that it shares with conv2d: frames, padding on one side, and the references themselves."""
+"""Families of conv that it shares with conv2d: frames, padding on one side, and the references themselves."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CAUSAL = CONV_PROBLEMS["causal"]
 WIDE = changed(CAUSAL, c=72, d=3, h=8, w=11, k=16, epilogue="bias_add_relu")
 """Two slices of channels; a strip and a half."""
 SIGNAL = changed(CONV_PROBLEMS["signal"], w=300, c=32, k=64, s=5)
-"""A window of one dimension, its filters of two taps a stage."""
+"""A window of one dimension, with the filters of two taps per stage."""
 
 
 @pytest.mark.cxx
@@ -207,7 +207,9 @@ def test_a_frame_of_the_padding_that_is_read_from_another_video_is_found(host: D
 @pytest.mark.cxx
 @pytest.mark.parametrize("label", CONV_PROBLEMS)
 def test_kernel_and_golden_values_agree_with_pytorch(label: str) -> None:
-    """The float64 reference in C++ is checked by `verify`, that of numpy here, both against operators of PyTorch."""
+    """`verify` checks the float64 reference in C++, and this test checks the one in NumPy, both against PyTorch's
+    operators.
+    """
     torch = pytest.importorskip("torch", exc_type=ImportError)
     problem = changed(CONV_PROBLEMS[label], dtype="f32", n=golden(CONV_PROBLEMS[label], 0).sizes[0])
     device = host_device(str(find_cxx()))
@@ -246,7 +248,7 @@ def test_a_transposed_convolution_is_pytorchs(label: str) -> None:
 
 
 FEW = changed(CONV_PROBLEMS["video"], c=3, k=72, layout="nhwc", dtype="f16")
-"""Frames and rows in front of a video, none behind; a stride of two in the image."""
+"""Frames and rows in front of a video, none after it; a stride of two in the image."""
 EXPANDED: dict[str, int | str] = {
     "column_tiles": 1,
     "window_rows": 2,

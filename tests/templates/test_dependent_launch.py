@@ -1,4 +1,4 @@
-"""Kernels that may be launched before the one before them has ended: they wait before they touch global memory."""
+"""Kernels that may start before the previous kernel has ended: they wait before they access global memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAITS = {
     "gemm_sm90": 1,
     "gemm_split_k_sm90": 2,
 }
-"""Families, and where each waits: before roles part, or each role for itself."""
+"""Families, and the place where each waits: before the roles split, or in each role."""
 GLOBAL = re.compile(r"\s(ld\.global|st\.global|atom\.|red\.|cp\.async\.bulk\.tensor|prefetch\.global)")
 GROUPED = Conv2dProblem(
     *(4, 16, 9, 7, 16, 3, 3), pad_h=1, pad_w=1, groups=4, dtype="f16", layout="nhwc", epilogue="bias_relu"
@@ -44,7 +44,7 @@ GROUPED = Conv2dProblem(
 
 
 def source_of(name: str) -> KernelSource:
-    """A family's default kernel on the last awkward problem that takes one launch; with a residual if it takes any."""
+    """A family's default kernel on the last awkward problem with one launch, if possible with a residual."""
     for problem in reversed(list(supported(name).values())):
         source = rendered(name, problem)
         if len(source.stages) == 1:

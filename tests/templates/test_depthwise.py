@@ -1,4 +1,4 @@
-"""Paths of `depthwise` that awkward problems do not take: several planes a block, bands, odd runs, much padding."""
+"""Paths of `depthwise` that awkward problems do not reach: several planes per block, bands, odd runs, much padding."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ BASE: dict[str, int | str] = {
     "warps": 16,
 }
 ODD = Conv2dProblem(3, 5, 13, 11, 10, 3, 5, stride_h=2, pad_h=1, pad_w=2, groups=5, epilogue="bias_relu")
-"""Two maps to a channel; runs of inputs and outputs that begin and end within 16 bytes; a last block of fewer."""
+"""Two output channels per channel; runs of inputs and outputs that begin and end within 16 bytes; a last block with
+fewer planes.
+"""
 HALF = Conv2dProblem(2, 6, 15, 28, 6, 5, 5, pad_h=2, pad_w=2, groups=6, dtype="f16", epilogue="bias")
 """Rows of whole loads, of 8 bytes, with padding within them."""
 WIDE = Conv2dProblem(2, 3, 61, 56, 3, 3, 3, stride_h=2, stride_w=2, pad_h=1, pad_w=1, groups=3, dtype="bf16")
-"""Bands of a plane, the last of which moves up."""
+"""Row tiles of a plane, the last of which moves up."""
 PADDED = Conv2dProblem(2, 4, 3, 4, 4, 5, 1, pad_h=6, pad_w=5, groups=4)
 """A filter taller than the image; rows and columns of outputs that have nothing but padding."""
 POINT = Conv2dProblem(1, 7, 1, 1, 7, 1, 1, groups=7, dtype="f16")
 """Planes of a single element."""
 SMALL = Conv2dProblem(5, 8, 7, 7, 8, 3, 3, pad_h=1, pad_w=1, groups=8)
-"""Planes of 49 elements, which lie side by side in shared memory."""
+"""Planes of 49 elements, which are adjacent in shared memory."""
 
 
 @pytest.mark.cxx

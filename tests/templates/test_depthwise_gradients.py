@@ -30,7 +30,7 @@ SAME = filters(c=18, h=9, w=13, r=5, s=5, pad_h=2, pad_w=2, pad_h_end=2, pad_w_e
 STRIDED = filters(c=12, h=15, w=14, r=5, s=3, stride_h=2, stride_w=3, pad_h=2, pad_w_end=2, dtype="f16")
 """Unequal padding, and rows of x that meet filter rows of one parity."""
 APART = filters(c=8, d=4, h=12, w=11, t=2, r=3, s=2, dilation_h=3, dilation_w=2, pad_d=1, pad_h=3, pad_w=1, dtype="f32")
-"""Three dimensions, and filter rows that are apart."""
+"""Three dimensions, and dilated filter rows."""
 
 
 @pytest.mark.cxx

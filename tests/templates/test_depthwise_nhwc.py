@@ -41,7 +41,7 @@ TALL = Conv2dProblem(
 WHOLE = replace(TALL, n=3, c=20, k=20, groups=20, h=7, w=7, r=5, s=5, pad_h=2, pad_w=2, dtype="bf16", epilogue="bias")
 """A thread has all rows and columns of an image, so that padding is known when it is compiled."""
 BROAD = replace(WHOLE, n=2, c=18, k=18, groups=18, h=14, w=14, dtype="f16", epilogue="bias_silu")
-"""The same for as many columns as a thread can have: most steps have no row that is not open. Sums carry a factor."""
+"""The same for the largest number of columns per thread: in most steps all rows are open. Sums carry a factor."""
 STRIDED = replace(TALL, c=36, k=36, groups=36, h=23, w=21, r=5, s=5, stride_h=2, stride_w=2, pad_h=2, pad_w=2)
 """An odd number of rows: the last step has a row below the image."""
 EVEN = replace(STRIDED, c=16, k=16, groups=16, h=28, w=22, r=3, s=3, pad_h=1, pad_w=1, dtype="bf16", epilogue="none")
@@ -50,7 +50,7 @@ VALID = replace(STRIDED, pad_h=0, pad_w=0, epilogue="none")
 FAR = replace(TALL, n=1, c=8, k=8, groups=8, h=3, w=9, r=3, s=3, stride_h=3, pad_h=9, pad_w=1, epilogue="bias")
 """Output rows that have nothing but padding, above the image and below it."""
 APART = replace(FAR, h=31, stride_h=2, pad_h=3, pad_w=2, dilation_h=3, dilation_w=2, dtype="f32", epilogue="bias_relu")
-"""Steps that have no tap for some of the output rows."""
+"""Steps without a tap for some of the output rows."""
 SKIPPED = replace(APART, h=40, r=2, stride_h=4, pad_h=1, dilation_h=1)
 """Rows between the taps of one output row and the next one's."""
 WIDE: Values = {"channels": 2, "thread_q": 7, "thread_p": 14, "block_c": 16, "block_q": 2, "warps": 8}

@@ -1,4 +1,4 @@
-"""Tiles of `depthwise_strips`, whose edges lie within images, strips and segments, and faults planted in it."""
+"""Tiles of `depthwise_strips` whose edges lie within images, strips and segments, and faults planted in it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ WHOLE = replace(IMAGES, n=9, c=32, k=32, groups=32, h=8, w=14, dtype="f16", epil
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
 """The widest filter, of one image: segments of eight columns, strips without a row."""
 APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, w=22, r=2, s=3, pad_h=5, pad_w=4, dilation_w=4)
-"""Outputs that see padding alone, taps apart, an even number of filter rows."""
+"""Outputs that read only padding, dilated taps, an even number of filter rows."""
 
 
 def tile_of(problem: Conv2dProblem, values: Values, device: DeviceInfo = H200) -> Values:
-    """The tile of these values of which as many blocks are resident as the family's rules want."""
+    """The tile with these values whose number of resident blocks satisfies the family's rules."""
     bound = BoundTemplate(family(NAME), problem, device, Admission(prune=True))
     for min_blocks in range(1, 7):
         tile = {**BASE, **values, "min_blocks": min_blocks}
@@ -43,7 +43,7 @@ def tile_of(problem: Conv2dProblem, values: Values, device: DeviceInfo = H200) -
         except Rejected:
             continue
         return tile
-    return {**BASE, **values}  # which says why not
+    return {**BASE, **values}  # the message says why not
 
 
 @pytest.mark.cxx
@@ -103,7 +103,7 @@ WINNERS: list[tuple[Conv2dProblem, Values]] = [
     (LAYERS["5x5"], {"tile_c": 32, "smem_filter_rows": 0, "min_blocks": 1}),
     (replace(LAYERS["5x5"], c=672, k=672, groups=672, h=14, w=14), {"smem_filter_rows": 2, "min_blocks": 3}),
 ]
-"""The fastest of some hundred tiles on an H100."""
+"""The fastest of about a hundred tiles on an H100."""
 
 
 @pytest.mark.parametrize(("problem", "fastest"), WINNERS, ids=["7x7", "5x5 of 28", "5x5 of 14"])
@@ -139,7 +139,7 @@ LARGEST: list[tuple[str, Values]] = [
     ("5x5", {"tile_c": 32, "smem_filter_rows": 0}),
     ("5x5", {"warp_c": 2, "smem_filter_rows": 0}),
 ]
-"""Filters and rows of x that take as many registers as there are."""
+"""Filters and rows of x that take all available registers."""
 
 
 @pytest.mark.nvcc
@@ -152,7 +152,7 @@ def test_the_largest_tiles_compile_without_spills(name: str, values: Values) -> 
 
 @pytest.mark.nvcc
 def test_steps_between_rows_of_very_many_pixels_do_not_overflow(tmp_path: Path) -> None:
-    """No GPU is needed to see it: nvcc warns of constants that wrap."""
+    """This needs no GPU: nvcc warns of constants that wrap."""
     wide = replace(ODD, n=1, c=8, k=8, groups=8, h=7, w=37_000_000, r=9, s=5, pad_h=4, pad_w=2)
     bound = BoundTemplate(family(NAME), wide, H200, Admission(prune=True))
     kernel = tmp_path / "wide.cu"

@@ -1,4 +1,4 @@
-"""Tiles of `depthwise_toeplitz_sm90`, whose edges lie within images, rows and channels, and faults planted in it."""
+"""Tiles of `depthwise_toeplitz_sm90` whose edges lie within images, rows and channels, and faults planted in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BASE: Values = {
 WIDE = replace(ODD, n=1, c=8, k=8, groups=8, h=9, w=140, r=3, s=9, pad_h=0, pad_w=1, epilogue="bias")
 """MMAs of two warps, of the widest filter, of one image."""
 APART = replace(ODD, n=4, c=40, k=40, groups=40, h=12, r=2, s=3, pad_h=5, pad_w=4, dilation_w=4)
-"""Outputs that see padding alone, taps apart, an even number of filter rows."""
+"""Outputs that read only padding, dilated taps, an even number of filter rows."""
 
 
 @pytest.mark.cxx
@@ -102,7 +102,7 @@ LARGEST: list[tuple[str, Values]] = [
     ("convnext 2", {"tile_c": 16, "images": 4, "min_blocks": 2}),
     ("5x5", {"tile_c": 16, "images": 8, "warps_m": 2, "step_p": 4}),
 ]
-"""Accumulators that take as many registers as there are."""
+"""Accumulators that take all available registers."""
 
 
 @pytest.mark.nvcc

@@ -1,4 +1,4 @@
-"""Every activation, with a bias and with a residual: right in families of each way to store, and mistakes are found."""
+"""Every activation, with a bias and with a residual, is right for each way to store outputs, and mistakes are found."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SERVED: Mapping[str, tuple[str, Conv2dProblem, str]] = {
     "direct_strip": ("direct_strip", ODD, "bias"),
     "input_scatter": ("input_scatter", ODD, "bias"),
 }
-"""family, problem, and what is added; the last adds up in y and activates what it finds there"""
+"""family, problem, and added terms; the last family accumulates in y and then applies the activation"""
 CASES = {f"{activation} in {case}": (case, activation) for activation in ACTIVATIONS for case in SERVED}
 
 
@@ -65,11 +65,11 @@ FAULTS: Mapping[str, tuple[str, str, str]] = {
     "the wrong side": ("gelu", "fmaf(-size,", "fmaf(size,"),
     "no cube": ("gelu_tanh", "-0.102943240f", "0.0f"),
 }
-"""the activation, and what is replaced by what"""
+"""the activation, the replaced text, and the new text"""
 
 
 def refused(source: KernelSource, host: DeviceEvaluator) -> str:
-    """The reason for which verification refuses a kernel; empty where it is right."""
+    """The reason why verification rejects a kernel; empty if it is right."""
     host.begin_layer(source.problem)
     try:
         host.verify(source, host.compile(source).result())

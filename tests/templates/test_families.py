@@ -1,4 +1,4 @@
-"""What every shipped family promises. A new file in the templates folder is tested without a line changed here."""
+"""Rules for every shipped family. A new file in the templates folder is tested without a change here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.problems import CONV, CONV_TRANSPOSE, PROBLEMS
 
 from .shipped_families import FAMILIES, H200, TURING, default_of, family, supported
 
-CASES = 5  # verified of each family; the short run verifies the first of those that no test file here is for
+CASES = 5  # verified configs of each family; the short run verifies the first one of families without a test file here
 OF_OTHERS = {
     *("conv_depthwise", "conv_depthwise_nhwc", "conv_few_channels_sm90", "conv_implicit_gemm"),
     *("conv_implicit_gemm_sm90", "conv_mma_gemm", "conv_transpose_implicit_gemm_sm90", "conv_transpose_mma_gemm"),
@@ -170,10 +170,12 @@ def test_rendering_is_the_same_in_every_process() -> None:
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 WHOLE = "implicit_gemm_sm90"
-"""Includes most of the shared files: its golden file has their text, too; the others have the families' own alone."""
+"""It includes most of the shared files, so its golden file also has their text. Other golden files have only their
+family's text.
+"""
 
 GOLDEN_PROBLEMS = {"few_channels_sm90": "stem", "conv_few_channels_sm90": "conv first"}
-"""Where the first problem is of NCHW, which reads and stores in fewer of the shared files."""
+"""For the first problem in NCHW, which reads and stores in fewer of the shared files."""
 
 
 def golden_problem(name: str) -> str:
@@ -184,14 +186,14 @@ def golden_problem(name: str) -> str:
 
 
 def own_text(source: KernelSource) -> str:
-    """A kernel's text as its family's file has it, the shared files that it includes not yet in it."""
+    """A kernel's text as in its family's file, before the shared files are included."""
     bound = BoundTemplate(family(source.config.template), source.problem, H200)
     text = bound.body.render(visible_names(bound, bound.check(source.config)))
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def matches_golden(file: str, text: str, *, update: bool) -> bool:
-    """Whether a golden file has this text; it is written first where that is asked for."""
+    """Whether a golden file has this text; `--update-golden` writes it first."""
     golden = GOLDEN / file
     if update:
         golden.write_text(text, encoding="utf-8")
@@ -212,7 +214,7 @@ def test_default_source_is_the_golden_file(name: str, update_golden: bool) -> No
 
 
 def test_whole_texts_have_the_golden_hashes(update_golden: bool) -> None:
-    """With what each takes of the shared files, which are not in its golden file."""
+    """With each family's share of the shared files, which are not in its golden file."""
     sources = {name: default_source(name, golden_problem(name)) for name in FAMILIES}
     hashes = "".join(
         f"{hashlib.sha256(source.program.text.encode()).hexdigest()}  {name}\n" for name, source in sources.items()
@@ -241,7 +243,7 @@ LIGHT = {
 @pytest.mark.cxx
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in VERIFIED])
 def test_first_case_of_a_check_is_right(name: str, host: DeviceEvaluator) -> None:
-    """On the first problem alone, given as a layer: deriving all of them takes seconds."""
+    """On the first problem alone, given as a layer, because deriving all of them takes seconds."""
     if name in LIGHT:
         problem = LIGHT[name]
     else:
@@ -259,7 +261,7 @@ def test_first_cases_of_a_check_are_right(name: str, host: DeviceEvaluator) -> N
 
 
 def assert_right(plan: CasePlan, host: DeviceEvaluator, cases: int) -> None:
-    """Run so many cases, each also for one image."""
+    """Run this many cases, each also for one image."""
     rows = list(FamilyCheck(plan, host).rows(most=cases))
     assert [row.outcome for row in rows] == [Outcome.CORRECT] * cases, [
         told(row) for row in rows if row.outcome != Outcome.CORRECT

@@ -1,4 +1,4 @@
-"""Windows, filters and tails of `few_channels_sm90`, and what the host device finds of mistakes in its pipeline."""
+"""Windows, filters and tails of `few_channels_sm90`, and the mistakes in its pipeline that the host device finds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALEXNET = replace(RESNET, r=11, s=11, h=33, w=42, stride_h=4, stride_w=4, pad_h=
 PATCHES = replace(RESNET, n=1, c=4, r=4, s=8, h=20, w=50, stride_h=4, stride_w=8, pad_h=0, pad_w=0)
 """Four planes; no padding."""
 NARROW = replace(RESNET, c=1, r=5, s=1, h=9, w=5, stride_w=1, pad_h=9, pad_w=7, dilation_h=2, dilation_w=3)
-"""More padding than input; taps apart; a filter of one column."""
+"""More padding than input; dilated taps; a filter of one column."""
 PAIRS = replace(RESNET, c=2, r=2, s=6, stride_h=3, pad_h=0, pad_w=1, k=72, dtype="bf16", epilogue="none")
 """Two channels; a filter of an even width, which a window that begins before it makes longer."""
 
@@ -95,7 +95,7 @@ def test_config_is_right(problem: Conv2dProblem, values: dict[str, int | str], c
 @pytest.mark.cxx
 @pytest.mark.parametrize("values", every(2, [BASE, SHARED]))
 def test_floats_are_rounded_to_the_nearest_tf32(values: dict[str, int | str]) -> None:
-    """Those of x, and those of w: wgmma cuts the last 13 bits off."""
+    """For x and for w: wgmma ignores the last 13 bits."""
     problem = Conv2dProblem(1, 4, 8, 8, 8, 1, 1, layout="nhwc")
     source = render(BoundTemplate(family(NAME), problem, H200), Config.of(NAME, values))
     random = np.random.default_rng(0)
@@ -175,7 +175,7 @@ LARGEST: list[tuple[str, dict[str, int | str]]] = [
     ("alexnet", {"window_rows": 4, "register_prefetch": 1, "producers": 2}),
     ("detection", {"column_tiles": 3, "window_rows": 1}),
 ]
-"""As many registers as MMAs, and producers, may take."""
+"""As many registers as MMAs and producers may use."""
 
 
 @pytest.mark.nvcc

@@ -1,4 +1,4 @@
-"""conv_filter_gradient: sums over all pixels, which blocks share, of every tap; and PyTorch's gradient."""
+"""conv_filter_gradient: sums over all pixels, which blocks share, for every tap; and PyTorch's gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gate_rows can get wrong: the image whose factors a pixel has, chunks and pixels beyond the last."""
+"""Possible errors of gate_rows: the image whose factors a pixel gets, chunks and pixels beyond the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gemm_mma can get wrong: tiles at the ends, rows of odd length, transposed fragments, stages."""
+"""Possible errors of gemm_mma: tiles at the ends, rows of odd length, transposed fragments, stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .test_gemm_sm90 import product
 NAME = "gemm_mma"
 BASE: dict[str, int | str] = {"warps_m": 2, "warps_n": 1, "warp_m": 16, "warp_n": 32, "tile_k": 32, "stages": 3}
 ODD = product("nn", 37, 51, 93)
-"""Rows of odd length; two tiles of rows and of columns, and three of the depth, none of which is full."""
+"""Rows of odd length; two tiles of rows and of columns, and three of the depth, all of them partly empty."""
 
 
 @pytest.mark.cxx

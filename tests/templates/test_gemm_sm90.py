@@ -1,4 +1,4 @@
-"""What gemm_sm90 can get wrong: transposed operands, loads for two blocks, tiles at the ends, their order, barriers."""
+"""Possible errors of gemm_sm90: transposed operands, loads for two blocks, tiles at the ends, their order, barriers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ALONE = {**BASE, "tile_m": 8, "cluster_n": 1}
 
 
 def product(transposes: str, m: int, n: int, k: int, **others: int | str) -> Problem:
-    """A product of FP16 with a bias, of two that are a batch."""
+    """A product of FP16 with a bias, in a batch of two."""
     given = {"batch": 2, "dtype": "f16", "epilogue": "bias_relu", **others}
     return make_problem(operation("gemm"), {"transposes": transposes, "m": m, "n": n, "k": k, **given})
 
 
 SMALL = product("nn", 40, 504, 344)
-"""Three tiles of rows, of which the last is half empty and two follow one another; six stages; two pairs of columns."""
+"""Three tiles of rows, the last of which is half empty; six stages; two pairs of columns."""
 
 
 @pytest.mark.cxx

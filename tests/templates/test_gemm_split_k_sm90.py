@@ -1,4 +1,4 @@
-"""What gemm_split_k_sm90 can get wrong: a block's part of the depth, a cluster's sums, stages, transposed operands."""
+"""Possible errors of gemm_split_k_sm90: a block's part of the depth, a cluster's sums, stages, transposed operands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .test_gemm_sm90 import product
 NAME = "gemm_split_k_sm90"
 BASE: dict[str, int | str] = {"tile_n": 128, "tile_m": 24, "splits": 2, "stages": 3}
 DEEP = product("nn", 29, 200, 712)
-"""12 parts of the depth, the last of which is short; two tiles of columns, the second half empty."""
+"""12 parts of the depth, the last of which is shorter; two tiles of columns, the second half empty."""
 
 
 @pytest.mark.cxx
@@ -66,5 +66,5 @@ FAULTS = {
 @pytest.mark.cxx
 @pytest.mark.parametrize("what", every(8, FAULTS))
 def test_a_mistake_is_found_without_a_gpu(what: str, host: DeviceEvaluator) -> None:
-    problem = product("nn", 77, 200, 712)  # whose sums lie where both operands did
+    problem = product("nn", 77, 200, 712)  # whose sums use the memory of both operands
     assert refuses_changed(NAME, problem, {**BASE, "tile_m": 80, "stages": 2}, FAULTS[what], host)

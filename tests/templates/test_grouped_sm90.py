@@ -1,4 +1,4 @@
-"""Blocks of channels, rows and tails of `grouped_sm90`, and what the host device finds of mistakes in it."""
+"""Blocks of channels, rows and tails of `grouped_sm90`, and the mistakes that the host device finds in it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ BASE: dict[str, int | str] = {"images": 2, "block_p": 2, "warps_q": 1, "min_bloc
 FOURS = Conv2dProblem(
     *(3, 72, 13, 11, 72, 3, 3), pad_h=1, pad_w=1, groups=18, dtype="f16", layout="nhwc", epilogue="bias_relu"
 )
-"""Two groups an MMA; two tiles of 40 channels, 72 in all; an image, and an output row, that are none."""
+"""Two groups per MMA; two tiles of 40 channels, 72 in all; a tile with an image and an output row that do not exist."""
 SIXTEENS = replace(FOURS, c=48, k=48, groups=3, stride_h=2, stride_w=2, dtype="bf16", epilogue="bias_add_relu")
-"""A group an MMA; rows that meet one row of the filter, and two; a residual."""
+"""One group per MMA; rows that meet one row of the filter, and rows that meet two; a residual."""
 THIRTIES = replace(SIXTEENS, c=96, k=96, r=2, s=4, pad_w=2, dilation_h=2, dilation_w=2, dtype="f16", epilogue="bias")
-"""Two slices in depth; taps apart; half a tile of channels."""
+"""Two slices in depth; dilated taps; half a tile of channels."""
 EIGHTS = replace(FOURS, n=2, h=7, c=120, k=120, groups=5)
 """Groups of 24, in three slices in depth; tiles of two groups, the last of one."""
 ONES = replace(FOURS, n=2, c=24, k=24, groups=24, r=7, s=7, pad_h=3, pad_w=3, epilogue="none")
 """Depthwise; more rows are open than a tile has."""
 PADDED = replace(ONES, n=1, groups=3, h=5, w=9, r=5, s=2, pad_h=6, pad_w=3, stride_w=3, epilogue="bias")
-"""Rows above and below the image that are padding alone; groups of eight."""
+"""Rows above and below the image that are only padding; groups of eight."""
 
 
 @pytest.mark.cxx
@@ -115,7 +115,7 @@ LARGEST: list[tuple[str, dict[str, int | str]]] = [
     ("depthwise 7x7", {"images": 1, "block_p": 7}),
     ("depthwise 5x5", {"images": 2, "block_p": 7}),
 ]
-"""As many registers as accumulators may take."""
+"""As many registers as accumulators may use."""
 
 
 @pytest.mark.nvcc

@@ -1,4 +1,4 @@
-"""What implicit_gemm_3xtf32_sm90 can get wrong: parts, their products and promotion, its warps' waits, groups."""
+"""Possible errors of implicit_gemm_3xtf32_sm90: parts, their products and promotion, its warps' waits, groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "implicit_gemm_3xtf32_sm90"
 BASE: dict[str, int | str] = {"tile_m": 64, "tile_n": 32, "epilogue_subtiles": 1}
 WIDE: dict[str, int | str] = {"tile_m": 128, "tile_n": 48, "epilogue_subtiles": 3}
 DEEP = Conv2dProblem(2, 36, 7, 6, 120, 3, 3, 1, 1, 1, 1, dtype="f32", layout="nhwc", epilogue="bias_relu")
-"""18 stages, which are promoted three times; the last 4 channels alone; pixels that end within a tile."""
+"""18 stages, which are promoted three times; the last slice has 4 channels; pixels that end within a tile."""
 POINTS = replace(DEEP, c=232, k=232, r=1, s=1, pad_h=0, pad_w=0, epilogue="bias_add_relu")
 STRIDED = replace(DEEP, h=13, w=14, stride_h=2, stride_w=3, dilation_h=2, dilation_w=2, pad_w=2, epilogue="none")
 GROUPED = replace(DEEP, c=24, k=128, groups=2, epilogue="bias_add")

@@ -1,4 +1,4 @@
-"""What implicit_gemm_fp32_sm90 can get wrong: the channels of a stage, swizzled rows, its warps' waits, groups."""
+"""Possible errors of implicit_gemm_fp32_sm90: the channels of a stage, swizzled rows, its warps' waits, groups."""
 
 from __future__ import annotations
 

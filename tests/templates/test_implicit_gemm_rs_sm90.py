@@ -1,4 +1,4 @@
-"""What implicit_gemm_rs_sm90 can get wrong: pixels from registers in either layout, segments of rows, its pipeline."""
+"""Possible errors of implicit_gemm_rs_sm90: pixels from registers in either layout, segments of rows, its pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDED: dict[str, int | str] = {"arithmetic": "mma", "tile_m": 24, "blocks": 2}
 NHWC = Conv2dProblem(2, 36, 5, 6, 20, 2, 2, 1, 1, 1, 1, dtype="f32", layout="nhwc", epilogue="bias_add_relu")
 """Eight stages, every other one of four channels; pixels and output channels that end within a tile."""
 NCHW = Conv2dProblem(2, 9, 3, 36, 13, 2, 3, 1, 1, 1, 1, dtype="f32", layout="nchw", epilogue="bias_add_relu")
-"""Rows of a segment and a quarter, of an odd number of outputs in the long run; channels of a stage and an eighth."""
+"""Rows of a segment and a quarter (an odd number of outputs in the long run); channels of a stage and an eighth."""
 VIDEO = make_problem(
     operation("conv"),
     {"n": 2, "c": 9, "d": 4, "h": 3, "w": 12, "k": 8, "t": 2, "r": 3, "s": 3, "stride_d": 2, "stride_w": 3}

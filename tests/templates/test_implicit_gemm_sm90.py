@@ -1,4 +1,4 @@
-"""Tiles, schedules and tails of `implicit_gemm_sm90`, and what the host device finds of mistakes in its pipeline."""
+"""Tiles, schedules and tails of `implicit_gemm_sm90`, and the mistakes in its pipeline that the host device finds."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ BASE: dict[str, int | str] = {
     "epilogue_subtiles": 1,
 }
 HALF = Conv2dProblem(3, 72, 9, 11, 72, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
-"""Two slices of channels a tap, the second of eight; two tiles of output channels; pixels of several images."""
+"""Two slices of channels per tap, the second of eight channels; two tiles of output channels; pixels of several images.
+"""
 BFLOAT = replace(HALF, n=2, c=16, k=184, r=1, s=5, pad_h=0, pad_w=4, dilation_w=2, dtype="bf16", epilogue="bias")
-"""Products of a quarter of a stage; one row of taps, apart; three tiles of output channels."""
+"""Products of a quarter of a stage; one row of dilated taps; three tiles of output channels."""
 STRIDED = replace(
     HALF, n=4, c=64, k=64, h=15, w=12, r=5, s=2, stride_h=2, stride_w=3, pad_h=2, pad_w=0, epilogue="none"
 )
 POINTS = replace(HALF, n=5, c=192, k=128, r=1, s=1, pad_h=0, pad_w=0)
-"""Rows of x as they lie."""
+"""Rows of x as they are in memory."""
 SKIPPED = replace(POINTS, n=9, stride_h=2, stride_w=2)
 """One tap, of some pixels only."""
 SMALL = replace(POINTS, n=1, c=8, h=1, w=1, k=8)
 """Fewer pixels, channels and output channels than a tile has."""
 FLOAT = replace(HALF, c=36, k=108, dtype="f32")
-"""As TF32: two slices of channels a tap, the second of four; the last box of outputs leaves the tensor."""
+"""In TF32: two slices of channels per tap, the second of four; the last box of outputs exceeds the tensor."""
 FLOAT_POINTS = replace(POINTS, c=96, dtype="f32")
 
 
@@ -121,7 +122,7 @@ WINDOWS = [
     *long_run(
         (HALF, {"tile_n": 40, "window_rows": 3, "schedule": "pingpong"}),
         (BFLOAT, {"tile_m": 192, "tile_n": 48, "window_rows": 3}),
-        (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile's rows leave the image
+        (replace(HALF, k=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5}),  # the last tile exceeds the image
         (replace(HALF, k=120, c=128), {"tile_m": 128, "tile_n": 64, "window_rows": 5, "schedule": "pingpong"}),
         (APART, {"tile_n": 24, "window_rows": 2, "schedule": "pingpong"}),
         (replace(HALF, r=2, s=4, pad_h=0, pad_w=2), {"tile_n": 56, "window_rows": 4, "schedule": "pingpong"}),
@@ -213,7 +214,7 @@ def test_a_window_of_images_serves_all_taps(
 
 
 PATCHED = replace(HALF, c=3, h=48, w=64, k=24, r=16, s=16, stride_h=16, stride_w=16, pad_h=0, pad_w=0)
-"""Windows side by side: of three channels, rows of 48; steps that TMA does not take."""
+"""Windows side by side: of three channels, rows of 48; steps that TMA does not support."""
 PATCHES = [
     (PATCHED, {"tile_n": 24, "schedule": "pingpong"}),
     *long_run(
@@ -254,10 +255,10 @@ GROUPS = [
     *long_run(
         (GROUPED, {}),
         (replace(GROUPED, c=48, k=144, groups=6), {"tile_n": 104, "schedule": "pingpong"}),  # parts of groups
-        (replace(GROUPED, c=256, k=256, groups=2, n=1), {"tile_m": 128}),  # a group's channels in one tile
+        (replace(GROUPED, c=256, k=256, groups=2, n=1), {"tile_m": 128}),  # the channels of a group are in one tile
         (replace(GROUPED, c=72, k=72, groups=9), {"tile_n": 104, "schedule": "pingpong"}),
         (replace(GROUPED, c=80, k=40, groups=5), {}),
-        (replace(GROUPED, c=24, k=128, groups=2), {}),  # a filter's channels are no 16 bytes
+        (replace(GROUPED, c=24, k=128, groups=2), {}),  # a filter's channels do not fill 16 bytes
         (replace(GROUPED, c=36, k=36, groups=3, dtype="f32"), {}),
         (replace(GROUPED, c=256, k=128, groups=2, n=1), {}),
         (replace(GROUPED, stride_h=2, stride_w=2, epilogue="bias_add_relu", dtype="bf16"), {"tile_n": 80}),
@@ -341,7 +342,7 @@ LARGEST: list[dict[str, int | str]] = [
     {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_subtiles": 4},
     {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
 ]
-"""As many accumulators as fit each way to share a tile."""
+"""The most accumulators for each way to share a tile."""
 LARGEST_FLOAT: list[dict[str, int | str]] = [
     {"tile_m": 128, "tile_n": 200, "schedule": "pingpong", "epilogue_subtiles": 5},
     {"tile_m": 64, "tile_n": 256, "schedule": "pingpong", "epilogue_subtiles": 4},
@@ -350,7 +351,7 @@ LARGEST_FLOAT: list[dict[str, int | str]] = [
     {"tile_m": 64, "tile_n": 448, "schedule": "cooperative", "epilogue_subtiles": 7},
     {"tile_m": 192, "tile_n": 200, "schedule": "cooperative", "epilogue_subtiles": 5},
 ]
-"""Beside staged outputs of twice as many bytes."""
+"""Next to staged outputs of twice as many bytes."""
 
 
 LARGEST_KERNELS = [
@@ -530,5 +531,5 @@ def test_a_mistake_with_images_is_found_without_a_gpu(what: str, host: DeviceEva
 def found(
     values: dict[str, int | str], old: str, new: str, host: DeviceEvaluator, problem: Conv2dProblem = FAULTY
 ) -> bool:
-    """Whether the host device refuses the kernel with one of its lines changed."""
+    """Whether the host device rejects the kernel with one of its lines changed."""
     return refuses_changed(NAME, problem, values, (old, new), host)

@@ -1,4 +1,4 @@
-"""`input_stationary` on more than the one awkward problem that it serves: units of work of all kinds, an epilogue."""
+"""`input_stationary` on more than the one awkward problem that it supports: all kinds of work units, an epilogue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEW: Mapping[str, int | str] = {
     "window": "registers",
     "stores": "staged",
 }
-"""So that the rings of buffers go round often."""
+"""So that the ring buffers are reused often."""
 
 UNITS: Mapping[str, Mapping[str, int | str]] = {
     # The last of a row's 7 tiles overlaps another; 9 rows keep two warps busy.

@@ -1,4 +1,4 @@
-"""Families that copy by `cp.async` are wrong on the host device, too, where they do not wait for what they copied."""
+"""Families that copy by `cp.async` are also wrong on the host device if they do not wait for their copies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.long_run import every
 from .shipped_families import H200, default_of, family, refuses_changed, supported
 
 WAITING = ("depthwise_strips", "direct_strip", "gemm_mma", "image_direct", "mma_gemm", "mma_toeplitz")
-"""The default configs of these wait for copies of their own threads."""
+"""The default configs of these families wait for copies of their own threads."""
 WAIT = "copy_async_wait<"
 
 
 def waiting_config(name: str) -> tuple[Problem, Config]:
-    """The first of the awkward problems on which a family's default config waits, and that config."""
+    """The first awkward problem on which a family's default config waits, and that config."""
     for problem in supported(name).values():
         config = default_of(name, problem)
         if config and WAIT in render(BoundTemplate(family(name), problem, H200), config).program.text:

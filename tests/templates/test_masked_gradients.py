@@ -1,4 +1,4 @@
-"""conv_transpose whose outputs are 0 under a mask, after the addition of a residual: data gradients through a ReLU."""
+"""conv_transpose with outputs that are 0 under a mask, after a residual was added: data gradients through a ReLU."""
 
 from __future__ import annotations
 

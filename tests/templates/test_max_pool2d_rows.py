@@ -1,4 +1,4 @@
-"""What max_pool2d_rows can get wrong, of means, too: windows at edges, vectors that begin before a window, NaNs."""
+"""Possible errors of max_pool2d_rows, also for means: windows at edges, vectors that begin before a window, NaNs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of `mma_gemm` that a random config seldom takes: odd channels, cut ones, copies of rows, several images."""
+"""Paths of `mma_gemm` that random configs seldom reach: odd channels, partial slices, copied rows, several images."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ BASE: dict[str, int | str] = {
 ODD = Conv2dProblem(2, 3, 11, 9, 7, 4, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_relu")
 """Eight copies of a row, two chunks of taps in one."""
 TWELVE = Conv2dProblem(3, 12, 8, 11, 12, 3, 3, dtype="bf16", layout="nhwc", epilogue="bias")
-"""Two copies of a row and a spare column; five chunks: one is left of every filter row, and of their odd number too."""
+"""Two copies of a row and a spare column; five chunks: one remains of every filter row, and one of their odd number."""
 THREE = Conv2dProblem(2, 12, 14, 20, 22, 5, 5, dtype="f16", layout="nhwc", epilogue="bias")
-"""Three tiles of maps, so that four warps may multiply; four pairs of chunks a filter row."""
+"""Three tiles of output channels, so that four warps may multiply; four pairs of chunks per filter row."""
 FOUR = Conv2dProblem(2, 12, 21, 13, 30, 3, 3, 2, 1, dtype="bf16", layout="nhwc")
-"""Four tiles of maps; rows that no output row needs, and a chunk that is left of every filter row."""
+"""Four tiles of output channels; rows that no output row needs, and a chunk that remains of every filter row."""
 STRIDED = Conv2dProblem(3, 20, 13, 9, 8, 3, 3, 2, 1, 1, 1, 1, 2, dtype="f16", layout="nhwc")
-"""Rows of input that no output row needs, filter columns that lie apart, channels whose last part is padded."""
+"""Rows of input that no output row needs, dilated filter columns, channels whose last part is padded."""
 ADDED = replace(TWELVE, epilogue="bias_add_relu")
-"""A residual: a warp's rows are odd in number, and outputs past the last one are neither read nor stored."""
+"""A residual: a warp has an odd number of rows, and outputs beyond the last one are neither read nor stored."""
 LARGE = Conv2dProblem(1, 8, 271, 253, 3, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc", epilogue="bias_add_silu")
-"""An image that takes more than 28 row tiles and 4 column tiles."""
+"""An image that needs more than 28 row tiles and 4 column tiles."""
 
 SINGLE = replace(ODD, dtype="f32", epilogue="bias_add_relu")
 """TF32: four copies of a row, rounded on their way through registers."""

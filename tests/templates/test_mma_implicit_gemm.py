@@ -1,4 +1,4 @@
-"""Paths of `mma_implicit_gemm` that awkward problems do not take, and buffers that are filled more than once."""
+"""Paths of `mma_implicit_gemm` that awkward problems do not reach, and buffers that are filled more than once."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ BASE: dict[str, int | str] = {
     "stages": 2,
 }
 SQUARE = Conv2dProblem(11, 36, 7, 7, 60, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
-"""Blocks that begin in one image and end in another; more blocks than are computed at once, five chunks each."""
+"""Blocks that begin in one image and end in another; more blocks than run at once, five chunks each."""
 APART = Conv2dProblem(3, 24, 19, 31, 24, 2, 5, 2, 3, 1, 4, 3, 2, epilogue="bias")
-"""Columns by their remainder after division by a stride that filter columns are apart of, too."""
+"""Columns by their remainder after division by a stride that is also the dilation of filter columns."""
 POINTS = Conv2dProblem(5, 61, 15, 13, 70, 1, 1, 2, 2)
-"""Rows and columns that no filter meets; channels that fill no chunk."""
+"""Rows and columns that no filter meets; channels that do not fill a chunk."""
 ROW = Conv2dProblem(5, 16, 9, 40, 24, 1, 7, 3, 2, pad_w=3)
 """Filters of one row, strides in both directions."""
 COLUMN = Conv2dProblem(4, 23, 30, 8, 24, 7, 1, 2, 3, pad_h=2, epilogue="bias")
-"""Filters of one column; an image that a block's pixels exceed."""
+"""Filters of one column; an image with fewer pixels than a block."""
 SKIPPED = Conv2dProblem(25, 16, 13, 11, 24, 2, 2, 4, 5)
-"""Rows between those of neighbouring outputs that no filter meets, nor those of the next image."""
+"""Rows between neighbouring outputs that no filter meets, also before the next image."""
 HALVES = Conv2dProblem(3, 24, 9, 14, 24, 4, 5, 2, 1, 1, 1, epilogue="bias")
 """Pairs of neighbours are copied at once; padding is wider before a row than filters need."""
 QUARTERS = Conv2dProblem(2, 16, 7, 12, 24, 2, 3, pad_w=5, dilation_h=2, dilation_w=4)
 """Four neighbours are copied at once; padding as wide as one and a quarter times that."""
 FEW = Conv2dProblem(1, 24, 5, 6, 5, 3, 3)
-"""Fewer pixels than a team computes, fewer maps than the least products have."""
+"""Fewer pixels than a warpgroup computes, fewer output channels than the smallest product has."""
 
 
 @pytest.mark.cxx
@@ -94,7 +94,7 @@ def test_few_pixels_and_long_rows_are_served(problem: Conv2dProblem) -> None:
 
 
 def test_packed_filters_that_31_bits_do_not_count_are_refused() -> None:
-    """Of a single map, which is computed as 24."""
+    """A single output channel, which is computed as 24."""
     problem = Conv2dProblem(1, 1 << 20, 1, 1, 1, 7, 7, pad_h=6, pad_w=6)
     bound = BoundTemplate(family("mma_implicit_gemm"), problem, H200, Admission(prune=True))
     with pytest.raises(Rejected, match="a packed filter's index fits 31 bits"):

@@ -1,4 +1,4 @@
-"""Paths of `mma_pair` that awkward problems do not take, and rings of buffers that are filled more than once."""
+"""Paths of `mma_pair` that awkward problems do not reach, and ring buffers that are filled more than once."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BASE: dict[str, int | str] = {
     "min_blocks": 1,
 }
 WHOLE = Conv2dProblem(7, 5, 6, 16, 10, 3, 3, dtype="f16", epilogue="bias_relu")
-"""Planes of whole vectors, outputs of an image one run; channels that are padded, an even number of taps is."""
+"""Planes of whole vectors, one run of outputs per image; padded channels and an even number of taps."""
 FLOAT = Conv2dProblem(3, 8, 8, 8, 16, 2, 5)
-"""The same of float; two passes over the channels."""
+"""The same in float; two passes over the channels."""
 ODD = Conv2dProblem(7, 8, 7, 9, 21, 3, 5, dtype="bf16", epilogue="bias")
-"""Rows of an odd number of 16-bit elements, three words a filter row, outputs that end within a word and a vector."""
+"""Rows of an odd number of 16-bit elements, three words per filter row, outputs that end within a word and a vector."""
 SINGLE = Conv2dProblem(5, 4, 9, 11, 21, 2, 5, epilogue="bias")
-"""Maps enough for products of a single column, five taps a filter row, an even number of filter rows."""
+"""Enough output channels for products of a single column, five taps per filter row, an even number of filter rows."""
 ROUNDS = Conv2dProblem(6, 3, 15, 15, 24, 2, 2, dtype="f16", epilogue="bias")
 """Strips for two rounds, where each is a single row of two columns."""
 

@@ -1,4 +1,4 @@
-"""Paths of `mma_shift` that awkward problems do not take, and rings of buffers that are filled more than once."""
+"""Paths of `mma_shift` that awkward problems do not reach, and ring buffers that are filled more than once."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ BASE: dict[str, int | str] = {
     "producer_pixels": 1,
 }
 FOLDED = Conv2dProblem(7, 12, 13, 27, 24, 4, 5, dtype="f16", epilogue="bias_relu")
-"""Four channels by two rows are a chunk, an odd number of them multiplied; a last group of rows with a single one."""
+"""A chunk is four channels by two rows; an odd number of chunks is multiplied; a last group of rows with a single row.
+"""
 FLOAT = Conv2dProblem(5, 12, 11, 27, 24, 3, 3)
-"""Pieces of images that teams are not as many as; the last chunks of two rows multiplied together."""
+"""Image tiles that differ in number from the warpgroups; the last chunks of two rows are multiplied together."""
 ODD = Conv2dProblem(7, 3, 9, 14, 13, 3, 4, pad_h=1, pad_w=2, dtype="bf16", epilogue="bias")
-"""Images of outputs that begin and end within 16 bytes; padding; channels that fill no chunk."""
+"""Images of outputs that begin and end within 16 bytes; padding; channels that do not fill a chunk."""
 NARROW = Conv2dProblem(2, 1, 5, 3, 3, 2, 3)
-"""One column; four rows of one channel are a chunk."""
+"""One column; a chunk is four rows of one channel."""
 LARGEST = Conv2dProblem(1, 9, 20, 21, 64, 2, 2, epilogue="bias")
-"""As many maps as a product has rows; one image."""
+"""As many output channels as a product has rows; one image."""
 DEEP = Conv2dProblem(3, 64, 13, 13, 10, 5, 5)
-"""Filters that leave no room for zeros beside them; planes that lack a row, whose place another row takes."""
+"""Filters that leave no space for zeros next to them; planes that lack a row, whose place another row takes."""
 SHORT = Conv2dProblem(5, 3, 10, 21, 13, 2, 3, dtype="f16", epilogue="bias")
-"""A last group of rows that reads past the last plane; fewer maps than a product has rows for."""
+"""A last group of rows that reads beyond the last plane; fewer output channels than a product has rows for."""
 EIGHT = Conv2dProblem(3, 5, 19, 20, 24, 5, 5, epilogue="bias")
-"""Eight rows are three products, one of which the last group of rows has nothing for."""
+"""Eight rows are three products; in one of them the last group of rows has no output."""
 BROAD = Conv2dProblem(2, 9, 12, 11, 40, 2, 3, pad_h=1, pad_w=1, dtype="f16")
-"""Eight rows are five products, that begin and end within an output row."""
+"""Eight rows are five products, which begin and end within an output row."""
 
 
 @pytest.mark.cxx

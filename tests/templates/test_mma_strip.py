@@ -1,6 +1,5 @@
-"""Paths of `mma_strip` that a random config seldom takes.
-
-Images side by side whose channels come in uneven parts; rows that begin and end within 16 bytes.
+"""Paths of `mma_strip` that random configs seldom reach: adjacent images whose channels are split unevenly, and rows
+that begin and end within 16 bytes.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ ODD = Conv2dProblem(3, 3, 9, 11, 21, 2, 4, stride_h=2)
 """Neither a row, a plane nor an image is a multiple of 16 bytes."""
 ODD_HALF = Conv2dProblem(3, 3, 9, 17, 21, 2, 5, stride_w=2, dilation_w=2, dtype="f16")
 SPACED_HALF = Conv2dProblem(2, 9, 9, 17, 21, 2, 3, stride_w=2, dilation_w=2, dtype="f16")
-"""Some columns of a strip of inputs are no product's."""
+"""Some columns of a strip of inputs belong to no product."""
 LONG = Conv2dProblem(1, 3, 10, 40, 9, 2, 11)
-"""More filter columns than tensor cores add up before 3xTF32 is promoted."""
+"""More filter columns than tensor cores add before 3xTF32 is promoted."""
 UNEVEN = Conv2dProblem(2, 3, 58, 9, 12, 3, 3, stride_h=2, pad_h=1, epilogue="bias")
 UNEVEN_HALF = Conv2dProblem(2, 2, 31, 9, 6, 3, 3, dtype="f16")
-"""29 output rows: the last of two bands is shorter, the last products' second rows lie beyond it."""
+"""29 output rows: the last of two row tiles is shorter, and the last products' second rows lie beyond it."""
 
 
 @pytest.mark.cxx

@@ -1,4 +1,4 @@
-"""Paths of `mma_sweep` that awkward problems do not take, and rings of buffers that are filled more than once."""
+"""Paths of `mma_sweep` that awkward problems do not reach, and ring buffers that are filled more than once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ BASE: dict[str, int | str] = {
     "copy_stages": 1,
 }
 PAIRED = Conv2dProblem(7, 12, 13, 27, 24, 4, 5, dtype="f16", epilogue="bias_relu")
-"""Four channels of two pixels are a chunk, beside one of eight; rows of outputs that no multiple of filter rows are."""
+"""A chunk is four channels of two pixels, next to one of eight; the output rows are not a multiple of the filter rows.
+"""
 FLOAT = Conv2dProblem(5, 12, 11, 27, 24, 3, 3)
-"""Whole chunks only, three of a pixel; pieces of a band."""
+"""Whole chunks only, three per pixel; parts of a row tile."""
 ODD = Conv2dProblem(7, 3, 9, 14, 13, 3, 4, pad_h=1, pad_w=2, dtype="bf16", epilogue="bias")
-"""Images that begin and end within 16 bytes; padding; three bands; maps that fill no tile."""
+"""Images that begin and end within 16 bytes; padding; three row tiles; output channels that do not fill a tile."""
 NARROW = Conv2dProblem(2, 1, 5, 3, 3, 2, 3)
-"""One channel of four pixels is a chunk; one column; two images on two multiprocessors."""
+"""A chunk is one channel of four pixels; one column; two images on two multiprocessors."""
 WIDE = Conv2dProblem(11, 9, 10, 47, 60, 2, 2, dtype="f16", epilogue="bias")
-"""One band; a single channel of eight pixels behind a whole chunk."""
+"""One row tile; a single channel of eight pixels after a whole chunk."""
 FLAT = Conv2dProblem(5, 6, 10, 21, 13, 1, 3, dtype="f16")
-"""One filter row: no sums roll."""
+"""One filter row: no sums move."""
 THIN = Conv2dProblem(11, 6, 3, 19, 13, 1, 3, dtype="f16")
-"""One row of outputs a band."""
+"""One row of outputs per row tile."""
 SINGLE = Conv2dProblem(3, 1, 10, 27, 8, 3, 3, dtype="f16")
-"""One channel of eight pixels is a chunk, and filters of maps that fill a tile lie right before the first of them."""
+"""A chunk is one channel of eight pixels; filters of output channels that fill a tile lie directly before the first
+chunk.
+"""
 
 
 @pytest.mark.cxx
@@ -89,14 +92,16 @@ def test_no_byte_before_or_behind_an_array_is_touched(problem: Conv2dProblem) ->
 
 
 def test_an_image_reaches_from_one_vector_to_the_next_or_is_not_served() -> None:
-    """Whole vectors are copied, which only the images beside may share."""
+    """Whole vectors are copied, which only adjacent images may share."""
     tiny = Conv2dProblem(3, 1, 1, 7, 3, 1, 1, dtype="f16")
     assert not BoundTemplate(family("mma_sweep"), tiny, H200).supported
     assert BoundTemplate(family("mma_sweep"), replace(tiny, w=8), H200).supported
 
 
 def test_a_complete_row_of_outputs_has_registers_beside_the_sums() -> None:
-    """256 maps of one filter row are 128 sums a thread, and 128 floats or 64 pairs of halves staged meanwhile."""
+    """256 output channels of one filter row are 128 sums per thread, and 128 floats or 64 pairs of halves staged at the
+    same time.
+    """
     problem = Conv2dProblem(64, 8, 9, 20, 256, 1, 1)
     assert SearchSpace(BoundTemplate(family("mma_sweep"), problem, H200)).default is None
     assert SearchSpace(BoundTemplate(family("mma_sweep"), replace(problem, dtype="f16"), H200)).default is not None

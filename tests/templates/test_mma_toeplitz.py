@@ -1,4 +1,4 @@
-"""Paths of `mma_toeplitz` that awkward problems do not take: long filter rows, runs of several maps, odd rows."""
+"""Paths of `mma_toeplitz` that awkward problems do not reach: long filter rows, runs of several channels, odd rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ BASE: dict[str, int | str] = {
     "min_blocks": 1,
 }
 LONG = Conv2dProblem(5, 1, 10, 20, 6, 3, 9, dtype="f16", epilogue="bias")
-"""Two units of taps a filter row, the second mostly padding; bands of 16-byte runs; a tile with two of four maps."""
+"""Two units of taps per filter row, the second mostly padding; row tiles of 16-byte runs; a tile with two of four
+channels.
+"""
 ODD = Conv2dProblem(5, 1, 9, 13, 3, 2, 4)
 """Rows of an odd number of floats, filter rows of an even number of columns."""
 FOUR = Conv2dProblem(4, 1, 7, 8, 8, 3, 3, dtype="bf16")
-"""Of 30 outputs a map: only four maps together end at a multiple of 16 bytes."""
+"""30 outputs per channel: only four channels together end at a multiple of 16 bytes."""
 TWO = Conv2dProblem(4, 1, 6, 8, 6, 1, 3, dtype="f16", epilogue="bias_relu")
-"""Runs of two maps, the last of which is alone in its tile."""
+"""Runs of two channels, the last of which is alone in its tile."""
 
 
 @pytest.mark.cxx

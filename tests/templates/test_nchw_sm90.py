@@ -1,4 +1,4 @@
-"""What Hopper's channels-last families can get wrong of NCHW: the copy of x, segments of rows, and runs of outputs."""
+"""Possible errors of Hopper's channels-last families in NCHW: the copy of x, segments of rows, and runs of outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ BASE: dict[str, int | str] = {
     "epilogue_subtiles": 1,
 }
 IMAGE = Conv2dProblem(3, 36, 9, 11, 70, 3, 3, pad_h=1, pad_w=1, dtype="f32", layout="nchw", epilogue="bias_add_relu")
-"""Planes of an odd number of pixels; channels that end within a tile of the copy, output channels within a warp's."""
+"""Planes of an odd number of pixels; channels that end within a tile of the copy, output channels that end within a
+warp's.
+"""
 WIDE = replace(IMAGE, n=2, w=70)
 SIGNAL = make_problem(
     operation("conv"),

@@ -1,4 +1,4 @@
-"""What norm_rows and norm_groups can get wrong: statistics, digits of means far from zero, edges of rows and slices."""
+"""Possible errors of norm_rows and norm_groups: statistics, digits of means far from zero, last rows and slices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def norm(**given: int | str) -> Problem:
 
 
 def images(**given: int | str) -> Problem:
-    """Five channels of a group, so that chunks of four cross groups."""
+    """Five channels per group, so that chunks of four cross groups."""
     return norm(n=2, pixels=150, c=60, groups=12, **given)
 
 

@@ -1,4 +1,4 @@
-"""What pixel_mean_blocks can get wrong: the channels of a lane, chunks and pixels beyond the last, sums of warps."""
+"""Possible errors of pixel_mean_blocks: the channels of a lane, chunks and pixels beyond the last, sums of warps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defects planted in shipped kernels are caught, on `host` or on `host:check`; the kernels without them are right."""
+"""Defects planted in shipped kernels are caught, on `host` or on `host:check`; the unedited kernels are right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def defective(
 
 
 def ending(kernel: Kernel, edits: Edits, folder: Path, evaluator: DeviceEvaluator) -> tuple[str, str]:
-    """What becomes of a kernel that is verified, and the message."""
+    """The result of verifying a kernel, and the message."""
     source, _ = defective(kernel, edits, folder, evaluator)
     try:
         binary = evaluator.compile(source).result()
@@ -55,7 +55,7 @@ def test_kernel_is_right_without_a_defect(
 
 
 def test_defect_is_caught_behind_many_other_layers(tmp_path: Path, checked: DeviceEvaluator) -> None:
-    """Whose arrays the device has in memory, too."""
+    """With a device that also has the arrays in memory."""
     defect, kernel = DEFECTS["new-op: an output of 7 is kept"], KERNELS["new-op"]
     source, bound = defective(kernel, defect.edits, tmp_path, checked)
     for rows in range(10, 60):
@@ -68,7 +68,7 @@ def test_defect_is_caught_behind_many_other_layers(tmp_path: Path, checked: Devi
 
 @pytest.mark.parametrize("name", every(60, DEFECTS))
 def test_check_finds_the_defect(name: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator) -> None:
-    """Whatever configs and problems it chooses."""
+    """For all configs and problems that it chooses."""
     defect = DEFECTS[name]
     template = KERNELS[defect.kernel].template(tmp_path, defect.edits)
     check = FamilyCheck(CasePlan(template, host.info), host, sanitizing=lambda: checked)

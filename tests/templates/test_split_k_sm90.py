@@ -1,4 +1,4 @@
-"""What split_k_sm90 can get wrong: a block's part of the products, a cluster's sums, tiles at the ends, barriers."""
+"""Possible errors of split_k_sm90: a block's part of the products, a cluster's sums, tiles at the ends, barriers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ NAME = "split_k_sm90"
 BASE: dict[str, int | str] = {"tile_m": 64, "tile_n": 16, "splits": 4, "stages": 2}
 WIDE = {**BASE, "tile_m": 128, "tile_n": 40, "splits": 2, "stages": 3}
 DEEP = Conv2dProblem(2, 136, 7, 6, 120, 3, 3, 1, 1, 1, 1, dtype="f16", layout="nhwc", epilogue="bias_relu")
-"""27 parts of products, which no number of blocks divides; the last 8 channels alone; two tiles of output channels."""
+"""27 parts of products, which no number of blocks divides; the last slice has 8 channels; two tiles of output channels.
+"""
 POINTS = replace(DEEP, c=520, k=232, r=1, s=1, pad_h=0, pad_w=0, epilogue="bias_add_relu")
 STRIDED = replace(DEEP, h=13, w=14, stride_h=2, stride_w=3, dilation_h=2, dilation_w=2, pad_w=2, epilogue="none")
 

@@ -1,4 +1,4 @@
-"""What the compilers report is read right, and a missing one is reported with the way to get it."""
+"""The compilers' output is read correctly, and a missing compiler is reported with the way to install it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_kernel_with_the_name_that_cpp_gives_it_is_refused() -> None:
 
 
 def register_counts(image: bytes) -> list[int]:
-    """Registers of each kernel as the cubin's own section `.nv.info` tells them, not ptxas -v."""
+    """Registers of each kernel from the cubin's section `.nv.info`, not from ptxas -v."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
     size, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQ", image, table + i * size) for i in range(count)]
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(64) all_names(
     u[20] = min(i[12], u[13]), ul[20] = max(l[12], ul[13]), ull[20] = min(ll[12], ull[13]);
 }
 """
-"""every name of prelude.h, and of the cuda_fp16.h and cuda_bf16.h beside it"""
+"""every name of prelude.h, and of the cuda_fp16.h and cuda_bf16.h next to it"""
 
 
 def by_nvcc_alone(text: str, arch: int, folder: Path) -> bytes:
@@ -215,7 +215,7 @@ def test_nvcc_version_is_read() -> None:
     assert len(version.split(".")) == 3
 
 
-# ---- a compiler that is not there ----
+# ---- a missing compiler ----
 
 
 def test_missing_cxx_compiler_says_how_to_get_one() -> None:
@@ -326,7 +326,7 @@ pool.close()
 
 
 def asked(tmp_path: Path, deadline_s: float) -> tuple[subprocess.Popen[str], Path]:
-    """A process that waits so long for an nvcc that never ends; their folder for temporary files."""
+    """A process that waits for an nvcc that never ends; their folder for temporary files."""
     nvcc, temporary = tmp_path / "bin" / "nvcc", tmp_path / "tmp"
     nvcc.parent.mkdir()
     temporary.mkdir()
@@ -365,7 +365,7 @@ def test_idle_compilers_of_a_program_that_just_ends_leave_no_temporary_file(tmp_
 
 
 def until(reached: Callable[[], object]) -> None:
-    """Wait for what is to come soon."""
+    """Wait until a condition holds."""
     end_s = time.monotonic() + 10.0
     while not reached():
         assert time.monotonic() < end_s

@@ -1,4 +1,4 @@
-"""Activations on Hopper's tensor cores, beside whose accumulators few registers are left."""
+"""Activations on Hopper's tensor cores, whose accumulators leave few registers."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from tests.templates.shipped_families import family
 pytestmark = pytest.mark.nvcc
 
 LAYERS = {"direct": Conv2dProblem(40, 2, 9, 11, 4, 3, 3), "direct_strip": Conv2dProblem(40, 2, 40, 44, 4, 3, 3)}
-"""A family that is for sm_75 and newer, and one that is not."""
+"""A family for sm_75 and newer, and one for other architectures."""
 
 NO_GPU = "not run: there is no GPU on this machine\n"
 TELLING = "a $HOME `true` folder"
-"""A folder's name of which a shell makes another one."""
+"""A folder name that a shell would expand."""
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.18)
@@ -196,7 +196,7 @@ def test_commands_of_its_readme_build_programs_that_run_from_anywhere(tmp_path: 
     export_library(kernels()[:1], exported, ())
     _, _, rest = (exported / "README.md").read_text().partition("Without CMake:\n\n```\n")
     environment = {**os.environ, "PATH": f"{find_nvcc().parent}:{os.environ['PATH']}"}
-    script = rest.partition("```")[0].replace(" -O2 ", " -O0 ")  # for the test's sake
+    script = rest.partition("```")[0].replace(" -O2 ", " -O0 ")  # for this test
     command = ["sh", "-e", "-c", script]
     built = subprocess.run(command, cwd=exported, env=environment, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr

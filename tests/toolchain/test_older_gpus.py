@@ -1,4 +1,4 @@
-"""Tensor core families on GPUs before Hopper, which none of us has: their kernels compile for them, and fit them."""
+"""Tensor-core families on GPUs before Hopper, which we do not have: their kernels compile for them and fit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ FAST = 5
 
 @cache
 def recorded(layer: str) -> tuple[Conv2dProblem, tuple[Config, ...]]:
-    """What `mma_strip` was measured with on a layer by mma.sync, fastest first."""
+    """The configs with which `mma_strip` was measured on a layer by mma.sync, fastest first."""
     with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
         rows = [row for row in store.trials.list(layer, generations="all") if row.trial.config.template == "mma_strip"]
     rows = [row for row in rows if row.trial.median_us is not None and row.trial.config.params["mma"] == "warp"]
@@ -72,7 +72,7 @@ def recorded(layer: str) -> tuple[Conv2dProblem, tuple[Config, ...]]:
 
 
 def spilled(bound: BoundTemplate, config: Config) -> int:
-    """Bytes that a kernel spills, whose registers and shared memory are a block's on the device."""
+    """The bytes that a kernel spills, if its registers and shared memory fit a block on the device."""
     source = render(bound, config)
     device = bound.device
     resources = compile_cubin(source.program, device.arch, find_nvcc()).resources
@@ -85,7 +85,7 @@ def spilled(bound: BoundTemplate, config: Config) -> int:
 
 
 def admitted(bound: BoundTemplate, config: Config) -> bool:
-    """Whether this GPU has the shared memory, and room for the warps, that a config wants."""
+    """Whether this GPU has enough shared memory and warps for a config."""
     try:
         bound.check(config)
     except Rejected:
@@ -100,7 +100,7 @@ def test_a_fast_recorded_kernel_does_not_spill(layer: str, gpu: str) -> None:
     problem, configs = recorded(layer)
     bound = BoundTemplate(family("mma_strip"), problem, GPUS[gpu], Admission(prune=True))
     fast = [config for config in configs if admitted(bound, config)][:FAST]
-    if not fast:  # each wants more shared memory than this GPU has: then what a search begins with
+    if not fast:  # each needs more shared memory than this GPU has, so use the config with which a search begins
         space = SearchSpace(bound, most_rows=2000, sampled_rows=200)
         fast = [config for config in [space.default] if config is not None]
     assert any(spilled(bound, config) == 0 for config in fast)

@@ -1,4 +1,4 @@
-"""What is exported compiles with nvcc alone, without a warning, for every architecture that its header admits."""
+"""Exported kernels compile with nvcc alone, without a warning, for every architecture that their header admits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.nvcc
 FILES = template_files()
 EXPORTED = [name for name, file in FILES.items() if file.operation.name == CONV2D]
 SMEM_BYTES = {75: 65536, 80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-"""Architecture to the most shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
+"""Architecture to the largest shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
 ARCHS = tuple(SMEM_BYTES)
 SEED = 11
 PREFERRED = ("half_nhwc", "half", "bfloat", "groups", "pointwise", *PROBLEMS)  # for the sampled config
@@ -41,17 +41,19 @@ def device(arch: int) -> DeviceInfo:
 
 
 def tightest(archs: tuple[int, ...]) -> DeviceInfo:
-    """The device with the least shared memory: what fits there fits all."""
+    """The device with the least shared memory: a kernel that fits there fits all devices."""
     return device(min(archs, key=lambda arch: SMEM_BYTES[arch]))
 
 
 def admitted(name: str, problem: Problem) -> tuple[int, ...]:
-    """Architectures on which a family serves a problem."""
+    """Architectures on which a family supports a problem."""
     return tuple(arch for arch in ARCHS if BoundTemplate(family(name), problem, device(arch)).supported)
 
 
 def served(name: str, order: tuple[str, ...], *, configs: int) -> tuple[SearchSpace, tuple[int, ...]]:
-    """The first problem that a family serves with configs for every admitted architecture; those and the archs."""
+    """The first problem that a family supports with configs for every admitted architecture; those configs and the
+    architectures.
+    """
     for problem in (PROBLEMS[label] for label in order):
         if archs := admitted(name, problem):
             bound = BoundTemplate(family(name), problem, tightest(archs))
@@ -109,7 +111,7 @@ def test_exported_sample_compiles_on_the_oldest_and_the_newest(name: str, tmp_pa
 
 
 def test_rows_of_input_that_no_output_row_needs_do_not_crash_the_compiler(tmp_path: Path) -> None:
-    """nvcc 13.0 did, where their registers were never set."""
+    """nvcc 13.0 did so if their registers were never set."""
     problem = Conv2dProblem(2, 1, 9, 75, 1, 7, 7, 2, 1, 14, 14, 2, 2, dtype="bf16", layout="nhwc")
     values: dict[str, Value] = {
         "mma": "warp",
@@ -151,7 +153,7 @@ def test_calibration_program_compiles_everywhere(tmp_path: Path) -> None:
 def test_calibration_kernels_have_the_instructions_that_they_are_named_after(
     arch: int, instructions: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Else a rate would be that of an empty kernel."""
+    """Otherwise a rate would be the rate of an empty kernel."""
     program = calibration_program()
     (tmp_path / "calibrate.cu").write_text(program.text)
     target = f"compute_{architecture(arch, program.text)}"

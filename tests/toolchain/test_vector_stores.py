@@ -1,4 +1,6 @@
-"""What a family calls one access is one: nvcc splits a store through a cast pointer to neighbours into single ones."""
+"""An access of a vector stays one instruction: nvcc splits a store through a cast pointer to neighbours into single
+ones.
+"""
 
 from __future__ import annotations
 

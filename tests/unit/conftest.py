@@ -19,7 +19,7 @@ from tests.json_schema import command_of, schema
 
 from .tiny import STUDY, Command, Finished, changed, write_family
 
-settings.register_profile("tests", deadline=None)  # how long an example takes says how busy the machine is
+settings.register_profile("tests", deadline=None)  # the time of an example depends on the load of the machine
 settings.load_profile("tests")
 
 
@@ -57,11 +57,11 @@ def autotune(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return run
 
 
-_ROWS = 40  # of an answer that are looked at
+_ROWS = 40  # rows of an answer that are validated
 
 
 def assert_as_documented(words: Sequence[str], printed: str) -> None:
-    """Assert that an answer with `--json` is as docs/schema.json says, whichever test asked."""
+    """Validate every answer with `--json` against docs/schema.json, whichever test asked."""
     rows = json.loads(printed)
     command = command_of(words, rows[0]) if rows else None
     if command is None or importlib.util.find_spec("jsonschema") is None:
@@ -74,7 +74,7 @@ def assert_as_documented(words: Sequence[str], printed: str) -> None:
 
 @pytest.fixture
 def tune(autotune: Command) -> Command:
-    """Run `autotune tune small.toml` with the tiny family on the null device, and further words."""
+    """Run `autotune tune small.toml` with the tiny family on the null device and further words."""
 
     def run(*words: object) -> Finished:
         return autotune("tune", "small.toml", "--family-dir", "families", "--device", "null", *words)

@@ -1,4 +1,4 @@
-"""Files and folders that may not be written, for root too."""
+"""Files and folders that are read-only, for root too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Data(ctypes.Structure):
 
 @contextmanager
 def _bound_by_permissions() -> Iterator[None]:
-    """Take from root, in this thread, the right to write what is read-only; it stays the owner of its files."""
+    """Take from root, in this thread, the right to write read-only files; root still owns its files."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, data = _Header(VERSION_3, 0), (_Data * 2)()
 
@@ -44,7 +44,9 @@ def _bound_by_permissions() -> Iterator[None]:
 
 @contextmanager
 def read_only(folder: Path, *, files_only: bool = False) -> Iterator[None]:
-    """Take every right to write the folder's files, and the folder itself unless files_only, and give them back."""
+    """Remove every right to write the folder's files (and the folder itself, unless files_only), and restore them
+    afterwards.
+    """
     changed = [path for path in folder.rglob("*") if path.is_file()] + ([] if files_only else [folder])
     modes = {path: path.stat().st_mode for path in changed}
     for path, mode in modes.items():

@@ -233,7 +233,7 @@ def test_nothing_is_stale_where_nothing_changed(filled: Path, autotune: Command)
 
 
 def doubts(finished: Finished) -> list[tuple[object, ...]]:
-    """What changed, from what, to what, as compared with what."""
+    """The change, its old and new value, and the basis of the comparison."""
     return [(row["changed"], row["was"], row["now"], row["compared_with"]) for row in rows(finished)]
 
 
@@ -293,7 +293,7 @@ def test_short_times_with_launch_gaps_are_doubted_and_never_compared(filled: Pat
     words = ("--family-dir", "families", "--json")
     (best,) = rows(autotune("best", "--json"))
     assert float(str(best["median_us"])) < 200, "the layer is short"
-    change(filled, "UPDATE measurements SET launch = 'graph'")  # so that what the null device times is another way
+    change(filled, "UPDATE measurements SET launch = 'graph'")  # so that the null device times in another way
     found = rows(autotune("retime", "small", "--device", "null", *words))
     assert [(row["label"], row["after_over_before"]) for row in found] == [("remeasured", None)] * 3
     retimed = rows(autotune("history", "small", "--json"))[-3:]

@@ -1,4 +1,4 @@
-"""autotune as a library: what `import autotune` gives, and that it does as the command line does."""
+"""autotune as a library: `import autotune` has these names, and they do the same as the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILIES = (Path("families"),)
 
 
 def outcomes(path: str) -> dict[str, int]:
-    """Number of stored trials by outcome, those left out that break a rule."""
+    """Number of stored trials by outcome, without those that break a rule."""
     with closing(sqlite3.connect(path)) as raw:
         return dict(raw.execute("SELECT outcome, count(*) FROM trials GROUP BY outcome"))
 
@@ -215,7 +215,7 @@ def test_it_stops_waiting_for_another_process_when_asked_to(folder: Path) -> Non
 
 
 def test_a_study_file_that_was_changed_in_python_is_stored_as_changed(folder: Path) -> None:
-    """Whatever of it was changed: its layers as well as what it admits."""
+    """After any change: of its layers as well as of its accuracy."""
     loaded = autotune.load_study("small.toml")
     autotune.tune(loaded, device="null", templates=["families"])
     strict = replace(loaded, accuracy="fp32", trials=3)
@@ -259,7 +259,7 @@ def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -
 
 
 def comparable(study: autotune.Study) -> autotune.Study:
-    """A study without where it came from."""
+    """A study without its file."""
     return replace(study, text="", path=None)
 
 

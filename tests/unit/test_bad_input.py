@@ -1,4 +1,4 @@
-"""Everything wrong that a user can hand in: one line that says what, where and what to do; exit 1; nothing lost."""
+"""Every mistake in a user's input: one line that says what, where and what to do; exit 1; nothing lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPACE = 'templates = ["tiny"]\n[space.tiny]\n'
 
 
 def content(path: Path) -> list[str]:
-    """Everything in a database, as SQL."""
+    """The whole database as SQL."""
     with closing(sqlite3.connect(path)) as raw, raw:
         lines = list(raw.iterdump())
     raw.close()
@@ -311,7 +311,7 @@ BUILDING = (
     ("dispatch", "small.toml"),
     ("retime", "small.toml"),
 )
-"""Commands that write what they make of the results that are there."""
+"""Commands that write files from the stored results."""
 
 
 @pytest.mark.parametrize("command", BUILDING, ids=lambda command: str(command[0]))
@@ -572,7 +572,7 @@ def test_a_folder_with_files_that_are_no_exports(name: str, folder: Path, autotu
 
 
 def renamed(database: Path, study: str) -> None:
-    """Give the database's study another name."""
+    """Rename the database's study."""
     with closing(sqlite3.connect(database)) as raw, raw:
         raw.execute("UPDATE studies SET name = ?", (study,))
     raw.close()

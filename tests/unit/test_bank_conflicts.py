@@ -1,4 +1,4 @@
-"""What a family's header says of bank conflicts is what the addresses of its threads come to, written out here."""
+"""The bank conflicts in a family's header equal those of its threads' addresses, which are written out here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.long_run import every
 from tests.unit.tiny import DEVICE
 
 Address = int | None
-"""in bytes; None where a thread takes no part"""
+"""in bytes; None if a thread takes no part"""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An access that every thread of a block makes, the block's threads in order; `times` over in a launch."""
+    """An access by every thread of a block, in order; `times` per launch."""
 
     width: int
     addresses: list[Address]
@@ -31,7 +31,7 @@ class Access:
 
 
 def passes(lanes: list[Address], width: int) -> int:
-    """The passes of one warp's access beyond those that it would take anyway."""
+    """The passes of one warp's access beyond the minimum."""
     together, words = min(32, 128 // width), range(max(1, width // 4))
     further = 0
     for first in range(0, 32, together):
@@ -41,7 +41,7 @@ def passes(lanes: list[Address], width: int) -> int:
 
 
 def a_block(accesses: Iterable[Access]) -> int:
-    """Further passes of a block's accesses in a launch."""
+    """Additional passes of a block's accesses in a launch."""
     return sum(
         access.times * passes(access.addresses[first : first + 32], access.width)
         for access in accesses
@@ -63,7 +63,7 @@ class Names:
 
 
 def tile_load(threads: int, fast: int, slow: int, at: Callable[[int, int], int]) -> Iterator[Access]:
-    """What TileLoad of _tile.cuh has a block write."""
+    """The writes of a block in TileLoad of _tile.cuh."""
     wide = threads < fast
     rows = 1 if wide else threads // fast
     for load in range(-(-slow // rows)):
@@ -84,7 +84,7 @@ def copied(threads: int, elements: int, width: int, at: Callable[[int], int]) ->
 
 
 def repeated(accesses: Iterable[Access], times: int) -> Iterator[Access]:
-    """The same accesses so many times."""
+    """The same accesses this many times."""
     return (Access(access.width, access.addresses, access.times * times) for access in accesses)
 
 
@@ -257,7 +257,7 @@ def direct_strip(v: Names) -> dict[str, Iterable[Access]]:
     columns = (v.q - 1) * v.stride_w + (v.s - 1) * v.dilation_w + 1
     times = -(-v.work_tiles // v.work_tiles_at_once) * v.c * v.s * -(-v.window // 4)
     lanes: list[Address] = []
-    for at in range(32 * v.q):  # after so many a warp begins at the first column of an image again
+    for at in range(32 * v.q):  # after this many, a warp begins at the first column of an image again
         first = at // 32 * 32
         images, column = (first % v.q + at - first) // v.q, (first % v.q + at - first) % v.q
         lanes.append(4 * (images * columns + (column - first % v.q) * v.stride_w) * v.pitch)
@@ -324,7 +324,7 @@ PROBLEMS = (
 
 
 def exact(family: str, v: Names) -> bool:
-    """Whether a header says it exactly: not of threads that idle, nor of images that share a warp."""
+    """Whether a header is exact: not for idle threads, nor for images that share a warp."""
     if family == "tiled":
         return v["tiling"] == "output_block"
     if family == "windowed":

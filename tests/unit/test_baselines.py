@@ -1,4 +1,4 @@
-"""What a library offers for a layer, and how the finals tell of it."""
+"""The contenders of a library for a layer, and how the finals report them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""When timing stops, on samples recorded on a GPU; what a median is worth; rounds of contenders.
+"""When timing stops, on samples recorded on a GPU; the precision of a median; rounds of contenders.
 
-The recorded lists are the 32 runs, in order, of single configs of a convolution on an RTX A6000, out of the spaces
-published with the T4 benchmark of auto-tuners (Kernel Tuner's `convolution_milo`), in microseconds.
+The recorded lists are the 32 runs, in order, of single configs of a convolution on an RTX A6000, in microseconds. They
+are from the spaces published with the T4 benchmark of auto-tuners (Kernel Tuner's `convolution_milo`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TWO_CLOCKS = (
 
 
 def stops_after(samples_us: Sequence[float], criterion: Converged | Race) -> int | None:
-    """Samples that the criterion takes out of a list; None when the list is not enough."""
+    """The samples of a list that the criterion uses; None if the list is not enough."""
     return next((count for count in range(len(samples_us) + 1) if criterion.enough(samples_us[:count])), None)
 
 
@@ -93,7 +93,7 @@ def test_a_kernel_between_two_clocks_takes_all_there_is(seed: int) -> None:
 
 
 def heavy_tailed(seed: int, count: int) -> list[float]:
-    """Times with a log-normal body and, now and then, a sample many times as long."""
+    """Times with a log-normal body and an occasional sample that is many times as long."""
     rng = np.random.default_rng(seed)
     body = 100 * np.exp(0.004 * rng.standard_normal(count))
     return [float(time_us) for time_us in body * np.where(rng.random(count) < 0.08, 1 + rng.pareto(1.2, count), 1.0)]
@@ -169,7 +169,7 @@ def test_only_the_leaders_are_timed_to_the_end() -> None:
 
 
 def at_clocks(*clocks_mhz: float) -> Samples:
-    """A samples on a device whose clock takes these values, after a session at 1,980 MHz; times follow the clock."""
+    """The samples on a device whose clock has these values, after a session at 1,980 MHz; times follow the clock."""
     clocks = Clocks()
     for _ in range(100):
         assert not clocks.throttled(1980.0)
@@ -217,7 +217,7 @@ def test_a_race_is_not_lost_by_one_slow_sample() -> None:
 
 
 def measured(samples_us: Iterator[float], criterion: Converged | Race) -> Timing:
-    """What measuring makes of samples from a device without a clock or sensors."""
+    """The measurement from samples of a device without a clock or sensors."""
     samples = Samples(lambda: Sample(next(samples_us)), Clocks())
     measure(samples, criterion)
     return samples.timing("cold", Health())
@@ -232,7 +232,7 @@ def test_measuring_takes_what_the_criterion_wants() -> None:
 
 
 def test_a_short_kernels_first_run_says_nothing_and_a_long_ones_does() -> None:
-    """The first run of a kernel of 17 us was seen to take 75."""
+    """The first run of a kernel of 17 us was observed to take 75."""
     assert not lost_at_first(75.0, 17.0)
     assert lost_at_first(2000.0, 17.0)
     assert not lost_at_first(2900.0, 1000.0)
@@ -253,7 +253,7 @@ def test_quartiles_are_numpys(samples: tuple[float, ...]) -> None:
 
 
 class Bench:
-    """Contenders on a device that slows down as it gets warm, with a clock that runs with their samples."""
+    """Contenders on a device that slows down as it gets warm, with a clock that advances with their samples."""
 
     def __init__(self, times_us: Sequence[float]) -> None:
         self.times_us = times_us
@@ -294,7 +294,7 @@ def test_rounds_end_with_the_budget_but_not_before_the_least() -> None:
 
 
 def contest(*draws: Callable[[], float]) -> list[int]:
-    """Samples of each contender in a contest without end, whose samples are drawn."""
+    """Samples of each contender in rounds without end, whose samples are drawn."""
     all_samples = [Samples(partial(drawn, draw), Clocks()) for draw in draws]
     rng = random.Random(0)
     interleave(all_samples, budget_s=1.0, least=11, most=400, rng=rng, clock=lambda: 0.0, contested=close_contest)
@@ -302,7 +302,7 @@ def contest(*draws: Callable[[], float]) -> list[int]:
 
 
 def drawn(draw: Callable[[], float]) -> Sample:
-    """A sample of what was drawn."""
+    """A drawn sample."""
     return Sample(draw())
 
 
@@ -347,7 +347,7 @@ def test_equal_contenders_are_not_told_apart() -> None:
 
 
 def test_after_disturbed_rounds_a_simpler_kernel_wins_only_if_it_is_as_fast() -> None:
-    """A third round that disturbed the fast kernel is enough for a tie of three rounds."""
+    """A disturbance of the fast kernel in the third round is enough for a tie of three rounds."""
 
     def contender(number: int, size: int, *samples_us: float) -> Contender:
         trial = Trial(number, Config.of("direct", {"tile": number}), Outcome.CORRECT)

@@ -1,4 +1,4 @@
-"""The list of figures that `python -m tests.benchmarks.all` repeats names what is in the checkout."""
+"""The list of figures that `python -m tests.benchmarks.all` repeats names files of the checkout."""
 
 from __future__ import annotations
 

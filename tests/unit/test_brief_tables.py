@@ -1,4 +1,4 @@
-"""What a terminal of 80 columns shows of tables: what decides first, the rest by name."""
+"""Tables on a terminal of 80 columns: the deciding columns first, the others by name."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_trials_name_their_default_limit(autotune: Command) -> None:
 
 
 def on_a_terminal(*words: object, **environment: str) -> str:
-    """What a terminal of 80 x 24 shows of a command."""
+    """The output of a command on a terminal of 80 x 24."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "autotune", *map(str, words)]
     surroundings = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm", **environment}
@@ -150,7 +150,7 @@ def on_a_terminal(*words: object, **environment: str) -> str:
         while True:
             try:
                 shown += (read := os.read(ours, 1 << 16))
-            except OSError:  # the last one that had it open is gone
+            except OSError:  # the last process that had it open has ended
                 break
             if not read:
                 break

@@ -1,4 +1,4 @@
-"""Every command as a user meets it: what it prints where, in which form, and how it exits."""
+"""Every command as a user runs it: its output, its streams, its formats and its exit code."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answered(code: int, finished: Finished) -> list[JsonRow]:
 
 
 def in_csv(value: object) -> str:
-    """A value of a JSON object as CSV has it."""
+    """A value of a JSON object in its CSV form."""
     if isinstance(value, dict):
         return " ".join(f"{name}={part}" for name, part in value.items())
     return "" if value is None else str(value)
@@ -615,7 +615,7 @@ def test_what_an_encoding_lacks_is_escaped(folder: Path, autotune: Command) -> N
 
 
 def test_a_terminal_that_goes_away_ends_a_run_in_order(folder: Path, fork_server: ForkServer) -> None:
-    words = ("--family-dir", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s, if it went on
+    words = ("--family-dir", "families", "--device", "null:delay_ms=400", "--trials", "40")  # 16 s if it continued
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     assert not run.ended
@@ -661,7 +661,7 @@ def test_a_terminal_gets_a_progress_bar(folder: Path, fork_server: ForkServer) -
     while True:
         try:
             part = os.read(ours, 65536)
-        except OSError:  # how the end of a terminal reads
+        except OSError:  # how reading a terminal ends
             break
         if not part:
             break

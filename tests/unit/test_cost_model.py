@@ -1,4 +1,4 @@
-"""The cost model: what raises a prediction, what a fit finds, and that a search on a new GPU begins with it."""
+"""The cost model: the factors of a prediction, the result of a fit, and a search on a new GPU that begins with it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_cost_model_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_search_on_a_gpu_without_any_results_begins_with_the_model() -> None:
-    """A 3x3 convolution of ResNet-50 of batch 64: a small tile takes several times as long as the best."""
+    """A 3x3 convolution of ResNet-50 with n = 64: a small tile takes several times as long as the best."""
     gpu = DeviceInfo("cuda", "NVIDIA H20", 90, 78, 96 << 30)
     layer = Conv2dProblem(64, 256, 14, 14, 256, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc")
     space = SearchSpace(bind(load_template(template_files()["implicit_gemm_sm90"]), layer, gpu))
@@ -101,7 +101,7 @@ def test_a_search_on_a_gpu_without_any_results_begins_with_the_model() -> None:
 
 
 def test_a_gpu_with_half_of_the_multiprocessors_is_predicted_to_take_nearly_twice_as_long() -> None:
-    """A 3x3 convolution of ResNet-50 of batch 64, which is limited by arithmetic, on GPUs that nobody calibrated."""
+    """A 3x3 convolution of ResNet-50 with n = 64, limited by arithmetic, on GPUs that nobody calibrated."""
     layer = Conv2dProblem(64, 256, 14, 14, 256, 3, 3, pad_h=1, pad_w=1, dtype="f16", layout="nhwc")
 
     def log_us(sm_count: int) -> float:

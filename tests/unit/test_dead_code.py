@@ -1,4 +1,4 @@
-"""What a kernel's text leaves out of the files that it includes: definitions that nothing in it uses."""
+"""Definitions in included files that a kernel does not use are left out of its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems of an operation that does not come along: made, said in studies, stored beside conv2d's."""
+"""Problems of an operation that is not bundled: created, used in studies, and stored next to conv2d's."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_study_names_operations(tmp_path: Path) -> None:
 
 
 def test_a_problem_travels_with_its_operations_reference(tmp_path: Path) -> None:
-    """To a cluster worker, on whose host the operation's folder is not."""
+    """To a cluster worker whose host does not have the operation's folder."""
     (declare(tmp_path, "scale") / "reference.py").write_text(REFERENCE)
     problem = make_problem(read_operation(tmp_path / "scale"), {"rows": 2, "columns": 3})
     content = pickle.dumps(problem)
@@ -151,7 +151,7 @@ def test_operations_are_found_by_their_folders(tmp_path: Path) -> None:
 
 
 def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
-    """And are read, dumped and merged without the operation's folder."""
+    """They are read, dumped and merged without the operation's folder."""
     layer = Layer("wide", scale(tmp_path, rows=8, columns=100, halo=3))
     with Store(tmp_path / "a.db") as store:
         for each in (layer, CONV1):

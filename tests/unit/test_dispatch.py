@@ -1,4 +1,4 @@
-"""`autotune dispatch` on the null device: what it prints and stores, what it refuses; nothing is measured twice."""
+"""`autotune dispatch` on the null device: its output, stored rows and refusals; nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LATER = (
 
 
 class Device(NullEvaluator):
-    """A null device on which many maps want many threads, and few maps few; it counts what was run on it."""
+    """A null device on which layers of many output channels need many threads, and others few; it counts its runs."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -61,7 +61,7 @@ class Device(NullEvaluator):
         return FinalsTimings(tuple(self.timing(source, request.cache) for source, _ in request.kernels))
 
     def timing(self, source: KernelSource, cache: str) -> Timing:
-        """What a kernel takes."""
+        """The time of a kernel."""
         return _timing(source, cache)
 
 
@@ -112,7 +112,7 @@ def built(
 def first(
     tmp_path_factory: pytest.TempPathFactory, tuned: bytes, study: Study, families: dict[str, KernelTemplate]
 ) -> tuple[Built, Device, bytes]:
-    """A dispatcher, the device that it was made on, and the database after that."""
+    """A dispatcher, its device, and the database afterwards."""
     path = tmp_path_factory.mktemp("first") / "first.db"
     path.write_bytes(tuned)
     device = Device()
@@ -129,7 +129,7 @@ def path(tmp_path: Path, first: tuple[Built, Device, bytes]) -> Path:
 
 @pytest.fixture
 def fresh(tmp_path: Path, tuned: bytes) -> Path:
-    """A database in which the layers are tuned and nothing was built."""
+    """A database in which the layers are tuned but there is no dispatcher."""
     path = tmp_path / "fresh.db"
     path.write_bytes(tuned)
     return path
@@ -207,7 +207,7 @@ def test_what_is_interpolated_follows_from_the_layers_given() -> None:
 
 
 class Choosing(Device):
-    """A device that compiles dispatchers, and always chooses the kernel in one place."""
+    """A device that compiles dispatchers, and always chooses the same kernel."""
 
     def __init__(self, place: int) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class Choosing(Device):
         self._place = place
 
     def build(self, program: Program) -> Future[Binary]:
-        """A binary of nothing."""
+        """An empty binary."""
         self.built.append(program)
         future: Future[Binary] = Future()
         future.set_result(Binary(Target("null"), b"", Resources(), "", program.entries))
@@ -254,10 +254,10 @@ def test_kernels_of_before_a_family_had_a_parameter_are_measured_as_they_are_now
 
 
 class Fickle(Device):
-    """A layer's fastest kernels are slower than the default on the layers beside it."""
+    """A layer's fastest kernels are slower than the default on the layers next to it."""
 
     def timing(self, source: KernelSource, cache: str) -> Timing:
-        """By the threads a block."""
+        """By the threads per block."""
         place = [size[0] for size in SIZES].index(int(source.problem.values["k"]))
         liked = source.config.params.get("threads") == (32, 64, 128, 256)[place % 4]
         time_us = 300.0 if source.config.template == "implicit_gemm" else 100.0 if liked else 390.0

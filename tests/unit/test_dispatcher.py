@@ -1,4 +1,4 @@
-"""A dispatcher's record: what it chooses, what it refuses to be, and that it survives being written down."""
+"""A dispatcher's record: its choices, the records that it rejects, and that it can be stored and read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kernel(name: str, *conditions: str) -> PortfolioKernel:
 
 
 def dispatcher(rule: Rule) -> Dispatcher:
-    """`fours` serves multiples of four maps, `few` at most 16, and the default all but a single map."""
+    """`fours` supports multiples of four output channels, `few` at most 16, and the default any number but one."""
     return Dispatcher(
         (Property("k", "k", 2, 128, power=2), Property("pixels", "h * w", 100, 4000, power=1)),
         (kernel("fours", "k % 4 == 0"), kernel("few", "k <= 16")),
@@ -45,7 +45,7 @@ RULE = Split("k", 13, "few", "fours")
 
 
 def timed(made: Dispatcher, times: Mapping[str, Sequence[int]], known: Sequence[tuple[int, ...]]) -> Dispatcher:
-    """The kernels with their relative times on known layers of so many maps and pixels."""
+    """The kernels with their relative times on known layers with these output channels and pixels."""
     fours, few, default = (dataclasses.replace(one, relative_times=tuple(times[one.name])) for one in made.all_kernels)
     return dataclasses.replace(made, kernels=(fours, few), default=default, known=tuple(known))
 
@@ -73,7 +73,7 @@ def test_each_end_names_a_kernel_of_its_own() -> None:
 
 
 def test_an_end_with_relative_times_takes_what_is_fast_and_leaves_little_idle() -> None:
-    """`fours` computes 64 maps at a time: of 16 maps its padded outputs are four times the outputs."""
+    """`fours` computes 64 output channels at a time: for 16, its padded outputs are four times the outputs."""
     made = timed(dispatcher(FASTEST), {"fours": [300], "few": [1000], DEFAULT: [9000]}, known=[(12, 400)])
     fours, few = made.kernels
     idle = dataclasses.replace(
@@ -92,10 +92,10 @@ def test_an_end_with_relative_times_takes_what_is_fast_and_leaves_little_idle() 
 
 
 def test_a_relative_time_is_the_mean_of_those_on_known_layers_the_more_similar_the_more() -> None:
-    """On the layer of 4 maps `few` is twice as fast as `fours`, on that of 64 half as fast."""
+    """On the layer of 4 output channels `few` is twice as fast as `fours`, on that of 64 half as fast."""
     times = {"fours": [2000, 1000], "few": [1000, 2000], DEFAULT: [9000, 9000]}
     made = timed(dispatcher(FASTEST), times, known=[(4, 400), (64, 400)])
-    halved = dataclasses.replace(PROBLEM, k=8)  # as similar as a 2nd, squared, and an 8th, squared: 16 to 1
+    halved = dataclasses.replace(PROBLEM, k=8)  # similarities of a half and an eighth, squared: 16 to 1
     assert made.relative_times(halved) == {"fours": 33000 // 17, "few": 18000 // 17, DEFAULT: 9000}
     made = dataclasses.replace(made, kernels=tuple(dataclasses.replace(one, predicate=ALL) for one in made.kernels))
     assert [chosen(made, k=k)[0] for k in (4, 12, 20, 64)] == ["few", "few", "fours", "fours"]

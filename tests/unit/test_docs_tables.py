@@ -1,7 +1,7 @@
-"""The commands of the docs that ask the recorded results answer.
+"""The docs' commands on the recorded results work.
 
-A database is recorded anew on the null device with the tool that records the one that comes along, so that commands
-about ladders and dispatchers have something to answer while that one has none.
+A database is also recorded on the null device with the recording tool, so that commands about ladders and dispatchers
+have results even if the bundled database has none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ SHIPPED = "studies/recorded/h200.db"
 THRESHOLDS, RULES = (
     (ROOT / "tests" / "data" / f"{name}.sql").read_text() for name in ("dispatch-40-thresholds", "report-rules")
 )
-"""what docs/dispatch.md asks the records"""
+"""the statements of docs/dispatch.md"""
 INLINE = re.compile(r"`(autotune [^`]+)`")
 
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database as the recording tool makes it, of runs on the null device, with a profile of each kernel."""
+    """A database from the recording tool, with runs on the null device and a profile of each kernel."""
     folder = tmp_path_factory.mktemp("recording")
     words = [
         "--device",
@@ -56,7 +56,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands() -> list[str]:
-    """Every command in the docs that asks the recorded results, each once, but for those of any STUDY."""
+    """Every command in the docs that reads the recorded results, each once, except commands with STUDY."""
     found = [
         " ".join(command.split())
         for page in PAGES
@@ -106,7 +106,7 @@ def statements(page: str) -> list[str]:
 
 
 def test_each_statement_of_the_docs_can_be_asked_of_the_recorded_results() -> None:
-    """What it yields where there is something for each is tested in `store/test_database_doc.py`."""
+    """`store/test_database_doc.py` tests the rows on a database that has some for each."""
     with Store(ROOT / SHIPPED, create=False) as store:
         answers = {sql: store.query(sql) for sql in (*statements("database.md"), THRESHOLDS, RULES)}
     assert len(answers) > 20

@@ -1,4 +1,4 @@
-"""`doctor`: what is needed and missing is named, with what brings it, and ends the command with 1."""
+"""`doctor`: missing requirements are listed with the way to install them, and the command exits with 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tiny import Command
 
 
 def rows(text: str) -> dict[str, dict[str, str | None]]:
-    """The answer's rows by what they are about."""
+    """The answer's rows by their subject."""
     return {row["what"]: row for row in json.loads(text)}
 
 

@@ -1,4 +1,6 @@
-"""Launches through the driver's own functions: what arrives there, and what is done once. The driver is a stand-in."""
+"""Launches through the driver's own functions: their arguments, and the calls that are made once. The driver is a
+stand-in.
+"""
 
 from __future__ import annotations
 

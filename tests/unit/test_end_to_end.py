@@ -1,4 +1,4 @@
-"""Which ways to cut a batch are tried, what a study may say about them, and how much of the copies was hidden."""
+"""The splits of a batch that are tried, the study keys for them, and the hidden part of the copies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUNDS = 9
     ("total", "parts", "expected"),
     [
         (100.0, (20.0, 50.0, 30.0), 0.0),  # one after another
-        (50.0, (20.0, 50.0, 30.0), 1.0),  # nothing but the kernels shows
+        (50.0, (20.0, 50.0, 30.0), 1.0),  # only the kernels take time
         (75.0, (20.0, 50.0, 30.0), 0.5),
         (110.0, (20.0, 50.0, 30.0), -0.2),  # side by side they take longer
         (40.0, (20.0, 50.0, 30.0), 1.0),  # no more than all of it

@@ -1,4 +1,4 @@
-"""How commands end: with codes that scripts can rely on, and with words that say what to do next."""
+"""How commands end: with exit codes for scripts, and with messages that say what to do next."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_layer_without_a_correct_kernel_ends_tune_with_1(three: Path, autotune
 
 @pytest.fixture
 def slow(three: Path, fork_server: ForkServer) -> ForkedRun:
-    """A run that lasts some seconds, past its start."""
+    """A run that lasts some seconds after its start."""
     run = fork_server.start(three.parent, "tune", "small.toml", *SLOW)
     run.wait_for("small: 1/120")
     assert not run.ended
@@ -101,7 +101,7 @@ def test_an_interrupt_of_a_proof_says_that_the_folder_is_not_proven(filled: Path
 
 
 def test_an_ignored_interrupt_stays_ignored(three: Path) -> None:
-    """So a shell starts what runs in the background of a script, which Ctrl-C there must not end."""
+    """A shell starts background commands of a script in this way, and Ctrl-C must not end them there."""
     words = (sys.executable, "-m", "autotune", "tune", "small.toml", *WORDS, "null:delay_ms=20", "--trials", "5")
     shell = f"trap '' INT; exec {shlex.join(words)}"
     with subprocess.Popen(["bash", "-c", shell], cwd=three.parent, stderr=subprocess.PIPE, text=True) as run:
@@ -166,7 +166,7 @@ def test_finals_that_an_interrupt_spared_are_held_by_the_next_run(
     assert autotune("tune", "small.toml", *WORDS, "null", "--trials", "20").err.count("finals: ") == 1
     change(folder / "autotune.db", "DELETE FROM verdicts WHERE finals_id = 2")
     change(folder / "autotune.db", "DELETE FROM measurements WHERE finals_id = 2")
-    change(folder / "autotune.db", "DELETE FROM finals WHERE id = 2")  # as if the run was stopped before it
+    change(folder / "autotune.db", "DELETE FROM finals WHERE id = 2")  # as if the run had been stopped before it
     again = autotune("tune", "small.toml", *WORDS, "null", "--trials", "20")
     assert "(0 now)" in again.err
     assert again.err.count("finals: ") == 1
@@ -177,13 +177,13 @@ RUNNING = "SELECT attempts FROM results WHERE outcome = 'running'"
 
 
 def test_a_second_interrupt_ends_it_at_once(folder: Path, fork_server: ForkServer, autotune: Command) -> None:
-    words = ("--family-dir", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, at hand
+    words = ("--family-dir", "families", "--device", "null:delay_ms=1000", "--trials", "40")  # a second each, ready
     run = fork_server.start(folder, "tune", "small.toml", *words)
     run.wait_for("small.one: 1/40")
     while not (running := rows(autotune("query", RUNNING, "--json"))):
         assert not run.ended
     run.send_signal(signal.SIGINT)
-    run.wait_for("finishing the running trial")  # two signals that wait for a busy process together are one
+    run.wait_for("finishing the running trial")  # two signals that wait for a busy process together count as one
     run.send_signal(signal.SIGINT)
     ended = run.finish()
     assert ended.code == 130, ended.err
@@ -200,7 +200,7 @@ def test_ctrl_c_ends_whatever_else_runs_with_130(folder: Path, fork_server: Fork
     time.sleep(0.3)
     run.send_signal(signal.SIGINT)
     ended = run.finish()
-    assert ended.code in (1, 130), ended.err  # 1: standard input was at its end by then
+    assert ended.code in (1, 130), ended.err  # 1: standard input had already ended
     assert "Traceback" not in ended.err
     (folder / "small.toml").write_text((folder / "small.toml").read_text() + TECHNIQUES)
     run = fork_server.start(folder, "ladder", "small.toml", *WORDS, "null:delay_ms=100")

@@ -1,4 +1,6 @@
-"""`dispatch --explain` and `tune --only-unsupported`: what a stored dispatcher has for layers that were never tuned."""
+"""`dispatch --explain` and `tune --only-unsupported`: the kernels of a stored dispatcher for layers that were never
+tuned.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from .tiny import Command, Finished
 LAYER = '[[layer]]\nname = "{name}"\nn = {n}\nc = 2\nh = 9\nw = 8\nk = {k}\nr = 3\ns = 3\ndtype = "{dtype}"\n'
 TUNED = ("k4", 3, 4, "f32"), ("k32", 3, 32, "f32")
 NEVER_TUNED = ("like", 5, 4, "f32"), ("half", 5, 4, "f16")
-"""The second is of an accuracy class that no kernel of the dispatcher is of."""
+"""The second layer has an accuracy class for which the dispatcher has no kernel."""
 ON_NULL = ("--device", "null", "--family-dir", "families")
 
 

@@ -1,4 +1,4 @@
-"""Expressions mean what Jinja means by them, whatever is folded away; what they do not have is refused."""
+"""Expressions have Jinja's values, whether parts are folded or not; unsupported syntax is rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = ("word", "other")
 
 
 def jinja(text: str, names: Mapping[str, Value]) -> object:
-    """Jinja's own value of an expression; an exception's type where it raises."""
+    """Jinja's own value of an expression, or the type of the exception."""
     environment = Environment(autoescape=False)
     environment.globals = dict(FUNCTIONS)
     device = {name.removeprefix("device."): value for name, value in names.items() if name.startswith("device.")}
@@ -32,7 +32,7 @@ def jinja(text: str, names: Mapping[str, Value]) -> object:
 
 
 def ours(text: str, names: Mapping[str, Value], known: frozenset[str]) -> object:
-    """The value of an expression with some of the names folded in beforehand; TemplateError where it raises."""
+    """The value of an expression with some of the names folded beforehand, or TemplateError."""
     bound = Expression(text, "here").bind({name: value for name, value in names.items() if name in known})
     rest = {name: value for name, value in names.items() if name not in known}
     for read in (bound.value, bound.word):
@@ -100,7 +100,7 @@ def test_agrees_with_jinja(text: str, names: Mapping[str, Value], known: frozens
     expected = jinja(text, names)
     found = ours(text, names, known)
     if isinstance(found, TemplateError):
-        repeated = "* is for whole numbers" in str(found)  # a word that Jinja repeats, without end
+        repeated = "* is for whole numbers" in str(found)  # a word that Jinja repeats without end
         assert repeated or not isinstance(expected, (int, str)), f"{text}: Jinja yields {expected!r}, we say {found}"
     else:
         assert (found, type(found)) == (expected, type(expected))
@@ -231,7 +231,7 @@ def test_a_truth_value_keeps_its_kind() -> None:
 
 
 def bulk(text: str, rows: Sequence[Mapping[str, Value]], known: Mapping[str, Value]) -> object:
-    """The values of an expression for many configs at once; TemplateError where one raises."""
+    """The values of an expression for many configs at once, or TemplateError."""
     columns = Columns({name: column_of([row[name] for row in rows]) for name in rows[0]}, len(rows))
     try:
         return Expression(text, "here").bind(known).column(columns).tolist()

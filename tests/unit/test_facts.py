@@ -1,4 +1,4 @@
-"""What is said of a kernel without a profiler, by hand for a few, and as `best` and `trials` print it."""
+"""Facts about a kernel without a profiler, computed by hand for a few, and as `best` and `trials` print them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .store.builders import DRIVER_580, H200, HOST, add_end_to_end, config_of, c
 TITAN_V = DeviceInfo("cuda", "TITAN V", 70, 80, 12_000_000_000, smem_per_sm_bytes=98304)
 CONV1 = Conv2dProblem(10000, 1, 70, 70, 12, 5, 5)
 RATES = {"copy": 4e12, "fp32": 60e12}
-FLOOR_US = minimal_bytes(CONV1) / 4e12 * 1e6  # conv1 is bounded by its bytes
+FLOOR_US = minimal_bytes(CONV1) / 4e12 * 1e6  # bytes limit conv1
 
 
 def test_report_003s_tile_of_24_is_limited_by_warps_and_registers() -> None:
@@ -74,7 +74,7 @@ def test_the_limiter_is_the_floors_larger_term_near_it(
 
 
 def test_few_warps_are_named_far_from_the_floor() -> None:
-    few = [stage(256), stage(64, smem_bytes=200_000)]  # the second stage leaves room for one block of two warps
+    few = [stage(256), stage(64, smem_bytes=200_000)]  # the second stage allows one block of two warps
     found = facts(H200, CONV1, "fp32", few, Resources(32), FLOOR_US / 0.3, RATES)
     assert found.residency is not None
     assert (found.residency.warps, found.residency.limits, found.limiter) == (2, ("shared memory",), "occupancy")

@@ -1,4 +1,4 @@
-"""docs/faults.md lists every planted fault and defect with what must become of it."""
+"""docs/faults.md lists every planted fault and defect with its expected result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_page_has_the_table_of_the_planted_defects() -> None:
 
 
 def table(head: str) -> list[str]:
-    """The rows of the table whose head begins so."""
+    """The rows of the table whose head begins with this text."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     (first,) = (number for number, line in enumerate(lines) if line.startswith(head))
     return list(itertools.takewhile(lambda line: line.startswith("| "), lines[first + 2 :]))

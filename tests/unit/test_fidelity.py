@@ -1,4 +1,4 @@
-"""docs/fidelity.md: every technique of the reports has a recorded row and can run on an H200; its commands answer."""
+"""docs/fidelity.md: every technique of the reports has a recorded row and can run on an H200; its commands work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STUDIES = {
 TECHNIQUES = [(study, technique) for study in STUDIES.values() for technique in study.techniques]
 STREAMS = load_study(find_study("reports/001-streams"))
 LISTINGS = tomllib.loads((ROOT / "tests" / "data" / "report-kernels.toml").read_text())
-"""what the reports' listings fix of each technique, and which rows are not of the reports"""
+"""the parameters that the reports' listings fix for each technique, and the rows that are not in the reports"""
 KERNELS = {kernel["row"]: kernel for kernel in LISTINGS["kernel"]}
 ROWS = {
     f"{name}: {technique.name}": (study, technique)
@@ -48,7 +48,7 @@ def families() -> dict[str, KernelTemplate]:
 
 
 def space_of(study: Study, technique: Technique, layer: Layer) -> SearchSpace:
-    """What a technique may try of a layer on an H200."""
+    """The configs of a technique on a layer on an H200."""
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, None, study.prune)
     bound = BoundTemplate(families()[technique.template], layer.problem, H200, admission)
     return SearchSpace(bound, technique.space)
@@ -146,7 +146,7 @@ def test_each_command_of_the_description_prints_what_the_page_says(folder: Path,
 
 
 def _without_a_gpu(printed: str) -> str:
-    """What shows the one row that needs a GPU: the code."""
+    """The evidence for the one row that needs a GPU is in the code."""
     assert printed.startswith("nothing without a GPU: PyCUDA needs a driver. On an H200")
     package = ROOT / "autotune" / "devices" / "cuda"
     return "".join(path.read_text() for path in sorted(package.glob("*.py")))

@@ -1,6 +1,6 @@
-"""Figures in README.md and docs/*.md: cog blocks compute them from the recorded results, and must give what is there.
+"""Figures in README.md and docs/*.md: cog blocks compute them from the recorded results, and pages have their output.
 
-`--update-golden` writes the pages anew.
+`--update-golden` writes the output into the pages.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def measures(head: str, body: str) -> bool:
 
 
 def unexplained(text: str) -> list[str]:
-    """The tables of measurements that neither a block computes nor a page calls measured but not recorded.
+    """The tables of measurements that no block computes and that the page does not call measured but not recorded.
 
-    It may do so before its first section, or in the table's own section.
+    The page may do so before its first section, or in the table's own section.
     """
     computed = "".join(BLOCK.findall(text))
     plain = FENCED.sub("", COMMENT.sub("", text))

@@ -1,4 +1,4 @@
-"""What is made of compute-sanitizer's words."""
+"""compute-sanitizer's output as findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full while trials are stored: one line, nothing lost, and the run goes on once there is room."""
+"""A disk that is full while trials are stored: one line, nothing lost, and the run continues once there is space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.long_run import long_run
 from tests.unit.store.builders import written
 
 WORDS = ("tune", "small.toml", "--family-dir", "families", "--device", "null", "--trials", "60")
-FEW_TRIALS = 100_000  # bytes that hold the first of them and not all
+FEW_TRIALS = 100_000  # bytes: enough for the first of them, not for all
 
 
 def stored(path: Path) -> tuple[TrialRow, ...]:
@@ -24,7 +24,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
 def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path, fork_server: ForkServer, more_bytes: int) -> None:
     database = folder / "autotune.db"
     written(database)
-    # A write that would make a file larger than the limit fails, as it does on a disk that has no more room.
+    # A write that would make a file larger than the limit fails, as on a full disk.
     full = fork_server.start(folder, *WORDS, file_bytes=database.stat().st_size + more_bytes).finish()
     assert full.code == 1
     lines = full.err.splitlines()

@@ -1,4 +1,4 @@
-"""`autotune import-model` of ONNX files: what becomes of operators, and what is said of files that will not do."""
+"""`autotune import-model` of ONNX files: the layers of operators, and the messages for unsupported files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def saved(
     outputs: Sequence[str] = (),
     functions: Sequence[FunctionProto] = (),
 ) -> Path:
-    """A model whose last operator's output is what it returns, besides others."""
+    """A model whose last operator's output is the model's, in addition to others."""
     stored = [
         helper.make_tensor(name, TensorProto.FLOAT, size, bytes(4 * _product(size)), raw=True)
         for name, size in weights.items()
@@ -72,7 +72,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def layers(autotune: Command, model: Path, *words: object) -> tuple[Layer, ...]:
-    """The layers of the study that comes out, which autotune itself reads."""
+    """The layers of the resulting study, read by autotune itself."""
     study = model.with_suffix(".toml")
     finished = autotune("import-model", model, *words, "--out", study)
     assert (finished.code, finished.err) == (0, ""), finished
@@ -80,7 +80,7 @@ def layers(autotune: Command, model: Path, *words: object) -> tuple[Layer, ...]:
 
 
 def refused(finished: Finished, *parts: str) -> None:
-    lines = [line for line in finished.err.splitlines() if not line.endswith(" ...")]  # what is under way
+    lines = [line for line in finished.err.splitlines() if not line.endswith(" ...")]  # progress
     assert (finished.code, finished.out, len(lines)) == (1, "", 1), finished
     for part in parts:
         assert part in lines[0]
@@ -356,7 +356,7 @@ def branching(name: str) -> NodeProto:
 
 
 def test_operators_whose_branches_read_tensors_are_no_constants(autotune: Command, tmp_path: Path) -> None:
-    """Its condition is one, of sizes; so torch.onnx.export writes a squeeze."""
+    """Its condition compares sizes; torch.onnx.export writes a squeeze like this."""
     constant = [node("Shape", "a", "s"), node("Gather", "s first", "n", axis=0), node("Equal", "n first", "p")]
     nodes = [
         node("Constant", "", "first", value=helper.make_tensor("first", TensorProto.INT64, [], [1])),
@@ -389,7 +389,7 @@ def test_tensors_made_of_nothing(autotune: Command, tmp_path: Path) -> None:
 
 
 def test_sizes_that_the_model_computes_are_known(autotune: Command, tmp_path: Path) -> None:
-    """Not to onnx's own inference, which stops at the Cast."""
+    """And not onnx's own inference, which stops at the Cast."""
     nodes = [
         node("Shape", "x", "s"),
         node("Cast", "s", "t", to=TensorProto.INT32),

@@ -1,4 +1,4 @@
-"""Importances: what was planted is found, and the command says it in a table."""
+"""Importances: the planted effects are found, and the command prints a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES: Mapping[str, Sequence[Value]] = {
 
 
 def told(rows: int) -> Importance:
-    """What a random part of a space tells: tile matters most, pad not at all."""
+    """Importances from a random part of a space: tile matters most, pad not at all."""
     space = ListedSpace("gemm", VALUES)
     rng = np.random.default_rng(5)
     kept = rng.permutation(len(space.rows))[:rows]

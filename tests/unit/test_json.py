@@ -1,4 +1,4 @@
-"""What programs read with `--json`: docs/schema.json and what it promises. Every test's answers are held to it."""
+"""`--json` for programs: docs/schema.json and its rules. The answers of every test are validated against it."""
 
 from __future__ import annotations
 

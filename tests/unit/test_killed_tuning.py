@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: what was committed stays, nothing runs twice, nothing is left behind."""
+"""SIGKILL at random moments: committed trials stay, nothing runs twice, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.processes import MARK, marked, removing_leftovers
 from .tiny import changed, write_family
 
 Start = Callable[..., tuple[ForkedRun, str]]
-"""Starts a run with the given further words; the run and its mark."""
+"""Starts a run with the given further words; returns the run and its mark."""
 NULL = ("--device", "null:delay_ms=15,compile=0.1,wrong=0.1,hang=0.05", "--trials", "40")
 
 
 @pytest.fixture
 def start(folder: Path, fork_server: ForkServer) -> Start:
-    """Start runs of the small study in the folder, each with a mark by which what it started is found again."""
+    """Start runs of the small study in the folder, each with a mark by which its processes are found again."""
 
     def run(*words: str) -> tuple[ForkedRun, str]:
         mark = uuid.uuid4().hex
@@ -37,20 +37,20 @@ def start(folder: Path, fork_server: ForkServer) -> Start:
 
 
 def left_behind(mark: str) -> list[str]:
-    """Command lines of what a run has started and that still lives after a moment."""
+    """Command lines of processes that a run has started and that still live after a moment."""
     removing_leftovers(mark, 10.0)
     return list(marked(mark).values())
 
 
 def finish(run: ForkedRun) -> str:
-    """Let a run end by itself; what it said."""
+    """Let a run end by itself; returns its output."""
     finished = run.finish()
     assert finished.code == 0, finished.err
     return finished.err
 
 
 def stored(path: Path) -> tuple[TrialRow, ...]:
-    """The trials in a database; none where there is no usable one yet."""
+    """The trials in a database; none if there is no usable one yet."""
     if not path.exists():
         return ()
     with Store(path) as store:
@@ -58,7 +58,7 @@ def stored(path: Path) -> tuple[TrialRow, ...]:
 
 
 def told(rows: tuple[TrialRow, ...]) -> list[tuple[object, ...]]:
-    """All of a trial but dates and wall-clock times."""
+    """All fields of a trial except dates and wall-clock times."""
     return [
         (
             row.trial.number,
@@ -96,7 +96,7 @@ def test_killed_again_and_again_a_study_comes_to_the_same(kills: int, folder: Pa
     for kill in range(kills):
         run, mark = start(*NULL, "--db", "killed.db")
         if kill % 4 == 3:
-            time.sleep(rng.uniform(0.0, 0.2))  # while it starts
+            time.sleep(rng.uniform(0.0, 0.2))  # during its start
         else:
             run.wait_for("device null" if kill % 4 == 0 else "small.one: ")
             time.sleep(rng.uniform(0.0, 0.15))
@@ -177,7 +177,7 @@ def test_killed_on_a_real_device_nothing_is_lost_and_nothing_runs_twice(folder: 
         run, mark = start(*words)
         run.wait_for("device host")
         while kill and not run.ended and len(finished(stored(path))) == len(done):
-            time.sleep(0.2)  # but for the first, kill it only after it has come further
+            time.sleep(0.2)  # except the first, kill it only after it has progressed further
         time.sleep(rng.uniform(0.0, 1.0))
         run.kill()
         assert left_behind(mark) == []

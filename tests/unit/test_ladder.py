@@ -1,4 +1,4 @@
-"""`autotune ladder`: what each technique gains, said at once or from the record, with what a profiler saw beside it."""
+"""`autotune ladder`: the gain of each technique, immediately or from the record, with a profiler's counters."""
 
 from __future__ import annotations
 

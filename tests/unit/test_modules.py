@@ -1,4 +1,4 @@
-"""Where things live can be told from the tree alone."""
+"""The tree alone shows where things are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "autotune"
 COMMANDS = "cli"
-"""whose modules are named after commands, and so after what these work on"""
+"""packages whose modules have the names of commands, and so of the records that these read"""
 
 
 def test_no_two_modules_have_one_name() -> None:

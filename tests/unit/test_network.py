@@ -1,4 +1,4 @@
-"""A network tuned as one: its layers side by side, one budget, one progress, one answer."""
+"""A network tuned as a whole: its layers concurrently, one budget, one progress bar, one answer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def network(**changes: object) -> Study:
 
 
 def told(store: Store) -> dict[str, list[tuple[object, ...]]]:
-    """Each layer's trials, as a resumed run must have them, too."""
+    """Each layer's trials, which a resumed run must also have."""
     found: dict[str, list[tuple[object, ...]]] = {}
     for row in store.trials.list("net", sort="number"):
         trial = row.trial
@@ -77,7 +77,7 @@ def told(store: Store) -> dict[str, list[tuple[object, ...]]]:
 
 
 class Compiling(NullEvaluator):
-    """A null device with compilers that notes the problem of each kernel that they are given."""
+    """A null device with compilers that note the problem of each kernel."""
 
     def __init__(self) -> None:
         super().__init__("compilers=30,compile_ms=1")
@@ -89,24 +89,24 @@ class Compiling(NullEvaluator):
         return super().compile(source)
 
     def observe(self, progress: Progress) -> None:
-        """Note that a layer begins, by its name."""
+        """Note the start of a layer, by its name."""
         if progress.phase == "start":
             self.events.append(progress.layer)
 
 
 class Watched(NullEvaluator):
-    """A null device that notes whose kernels it runs, and what is compiled while finals are held."""
+    """A null device that notes the layers of its kernels, and compilations during finals."""
 
     def __init__(self, options: str = "") -> None:
         super().__init__(options)
         self.ran: list[KernelSource] = []
         self.beside_finals = threading.Event()
-        """set when something is compiled while finals are held"""
+        """set if something is compiled during finals"""
         self.finals_s: list[float] = []
         self._held = threading.Event()
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Note what is compiled beside finals."""
+        """Note compilations during finals."""
         if self._held.is_set():
             self.beside_finals.set()
         return super().compile(source)
@@ -117,7 +117,7 @@ class Watched(NullEvaluator):
         return super().evaluate(source, binary, cache=cache, best_us=best_us)
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Note that they are held, and for how long they may be; with compilers, wait for those."""
+        """Note the finals and their time limit; with compilers, wait for those."""
         self.finals_s.append(request.budget_s)
         self._held.set()
         if self.ahead > 1 and len(self.finals_s) == 1:
@@ -129,12 +129,12 @@ class Watched(NullEvaluator):
 
 
 def reached(device: Watched, count: int) -> bool:
-    """Whether a device has run so many kernels."""
+    """Whether a device has run this many kernels."""
     return len(device.ran) >= count
 
 
 class Clock:
-    """A clock that a device advances by a second a kernel."""
+    """A clock that a device advances by a second per kernel."""
 
     def __init__(self, device: Watched) -> None:
         self.device = device
@@ -293,7 +293,7 @@ def test_gain_is_largest_where_much_time_is_and_little_was_tried() -> None:
 
 @pytest.fixture
 def net(folder: Path, autotune: Command) -> Path:
-    """A database of a network on the null device, of which one layer loses to a library."""
+    """A database of a network on the null device; one of its layers loses to a library."""
     layers = "".join(
         LAYER.format(name=name, n=n, count=c) for name, n, c in (("stem", 2, 1), ("layer4-downsample", 7, 3))
     )
@@ -370,5 +370,5 @@ def test_a_layer_compiles_before_the_next_one_begins(store: Store, families: Map
     tune(network(layers=tuple(layers.values()), trials_total=40), families, device, store, observe=device.observe)
     begun = [at for at, event in enumerate(device.events) if event in layers]
     assert len(begun) == len(layers)
-    for at, following in pairwise(begun):  # a layer that began earlier may compile amid them, too
+    for at, following in pairwise(begun):  # a layer that began earlier may also compile during them
         assert layers[str(device.events[at])].problem in device.events[at + 1 : following]

@@ -1,4 +1,4 @@
-"""The table of the script that times whole networks, and the script itself as far as a CPU goes."""
+"""The table of the script that times whole networks, and the parts of the script that run on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autotune new-op`: what it writes works as it is, from an empty folder, and leaves alone what is there."""
+"""`autotune new-op`: its files work unchanged, from an empty folder, and it keeps existing files."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ extern "C" __global__ void old(const float* x, const float* bias, float* y, int 
 
 
 def with_params(text: str, count: int) -> str:
-    """The family with so many parameters, each of which makes it slower on the null device."""
+    """The family with this many parameters, each of which makes it slower on the null device."""
     names = [f"param_{number}" for number in range(count)]
     declared = "".join(f"{name} = {{ values = [1], doc = 'one' }}\n" for name in names)
     return text.replace("[[stage]]", f"[params]\n{declared}\n[[stage]]").replace(

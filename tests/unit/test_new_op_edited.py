@@ -1,4 +1,4 @@
-"""What people change in an operation that `autotune new-op` wrote, and what commands then make of it."""
+"""Edits of an operation that `autotune new-op` wrote, and the commands' answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.tiny import Command, changed
 pytestmark = pytest.mark.cxx
 
 CHECK = ("check", "mine/mine.cu.j2", "--device", "host", "--seconds", "250", "--configs", "1")
-"""With a time limit that suffices on a busy machine."""
+"""With a time limit that is enough on a busy machine."""
 
 
 def edit(name: str, *changes: tuple[str, str]) -> None:
@@ -23,7 +23,7 @@ def edit(name: str, *changes: tuple[str, str]) -> None:
 
 
 def of_one_config() -> None:
-    """A parameter has one value each, so that a check runs once for each problem."""
+    """Each parameter has one value, so that a check runs once for each problem."""
     edit("mine.cu.j2", ("[256, 64, 128, 512, 1024]", "[256]"), ("[1, 2, 4, 8]", "[1]"))
 
 

@@ -1,4 +1,4 @@
-"""The null device: times and failures follow from the config alone."""
+"""The null device: times and failures depend on the config alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def sources(tmp_path: Path) -> list[KernelSource]:
 
 
 def rendered_as(source: KernelSource, space: SearchSpace, row: int) -> KernelSource:
-    """A source with another config; the null device looks at nothing else."""
+    """A source with another config; the null device ignores everything else."""
     return dataclasses.replace(source, config=space.config(row))
 
 
 def outcome(device: NullEvaluator, source: KernelSource, best_us: float | None = None) -> Measured | str:
-    """What becomes of a kernel."""
+    """The result of a kernel."""
     try:
         binary: Binary = device.compile(source).result()
         return device.evaluate(source, binary, cache="cold", best_us=best_us)

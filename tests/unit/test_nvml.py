@@ -1,4 +1,4 @@
-"""Whether other programs use a GPU, as NVML's bindings tell it."""
+"""Whether other programs use a GPU, according to NVML's bindings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autotune.devices.cuda.nvml import Sensors
 
 
 class NvmlError(Exception):
-    """NVML's own."""
+    """An error of NVML."""
 
 
 def bindings(answers: Iterator[int]) -> SimpleNamespace:
-    """NVML's bindings on a machine whose GPU was so busy, one answer after the other, and then is not known to it."""
+    """NVML's bindings on a machine whose GPU is this busy in consecutive answers, and unknown afterwards."""
 
     def utilization(_handle: object) -> SimpleNamespace:
         for percent in answers:

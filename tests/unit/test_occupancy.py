@@ -1,4 +1,4 @@
-"""Occupancy against NVIDIA's own calculator, and a few values known by heart."""
+"""Occupancy against NVIDIA's own calculator, and a few well-known values."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ GPUS = {
 
 @pytest.fixture(scope="module")
 def calculator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """NVIDIA's calculator as a program that reads one case a line."""
+    """NVIDIA's calculator as a program that reads one case per line."""
     include = find_nvcc().resolve().parent.parent / "include"
     if not (include / "cuda_occupancy.h").is_file():
         pytest.skip(f"{include} has no cuda_occupancy.h; it comes with the CUDA runtime's headers")

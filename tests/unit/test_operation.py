@@ -1,4 +1,4 @@
-"""What `operation.toml` declares: conv2d's, which the typed record agrees with, and mistakes in such a file."""
+"""Declarations in `operation.toml`: conv2d's, which agrees with the typed record, and mistakes in such a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the same in every command: shared options, studies by name, defaults of a file, what a shell completes."""
+"""Options that are the same in every command: shared options, names of studies, defaults, shell completion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tiny import Command
 ASKING = {"best", "why", "source", "trials", "history", "importance", "export", "report"}
 RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "sanitize", "check", "retime"}
 OF_FILES = {"fit-model", "worker", "import-model", "new-op", "templates"}
-"""Commands that ask no database, or take databases as arguments."""
+"""Commands that read no database, or take databases as arguments."""
 
 
 def options(name: str) -> dict[str, click.Option]:

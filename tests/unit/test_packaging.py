@@ -1,4 +1,4 @@
-"""README.md as a package index shows it, and the docs as a site has them."""
+"""README.md on a package index, and the docs on a site."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_project_is_described_in_the_same_words_everywhere() -> None:
 
 
 def test_every_page_of_the_docs_has_its_place_on_the_site() -> None:
-    """`mkdocs build --strict` in .ci/run sees the links; this one what the navigation leaves out."""
+    """`mkdocs build --strict` in .ci/run checks the links; this test finds pages that the navigation leaves out."""
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == sorted(
         [page.name for page in (ROOT / "docs").glob("*.md")] + ["index.md", "CHANGELOG.md", "CONTRIBUTING.md"]

@@ -1,4 +1,4 @@
-"""A config's predicate says of every problem what the family's own search space says of it."""
+"""A config's predicate agrees with the family's own search space for every problem."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
 FAMILIES = {name: file for name, file in template_files().items() if file.operation.name == CONV2D}
-"""Dispatchers are of conv2d alone."""
+"""Dispatchers are for conv2d only."""
 
 
 def accepts(bound: BoundTemplate, config: Config) -> bool:
-    """What the tuner would say."""
+    """The tuner's answer."""
     return bound.supported and bound.allows(config)
 
 

@@ -1,4 +1,4 @@
-"""Conv2dProblem: derived sizes against brute force, and a clear word about every impossible problem."""
+"""Conv2dProblem: derived sizes against brute force, and a clear message about every impossible problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check.toml`: what small problems it makes, and mistakes in such a file."""
+"""`check.toml`: the small problems that it creates, and mistakes in such a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is: a bar with notices above it on a terminal, few lines into a pipe, and Ctrl-C."""
+"""Progress of a run: a bar with notices above it on a terminal, few lines in a pipe, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ with for_people(), observer() as observe:
 
 
 def on_a_terminal(*words: str, columns: int = 80) -> str:
-    """What a terminal gets on standard error; standard output goes elsewhere."""
+    """The standard error of a run on a terminal; standard output goes elsewhere."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
@@ -80,7 +80,7 @@ def on_a_terminal(*words: str, columns: int = 80) -> str:
         while True:
             try:
                 shown += os.read(ours, 65536)
-            except OSError:  # how the end of a terminal reads
+            except OSError:  # how reading a terminal ends
                 break
     os.close(ours)
     return shown.decode()

@@ -1,4 +1,4 @@
-"""`autotune doctor --build-pycuda`: what is missing is one line. That it builds, CI's PyCUDA step shows."""
+"""`autotune doctor --build-pycuda`: a missing requirement is one line. CI's PyCUDA step tests the build."""
 
 from __future__ import annotations
 

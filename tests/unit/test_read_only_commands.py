@@ -1,4 +1,4 @@
-"""Every command that only reads, or that refuses, leaves the database file byte for byte as it was."""
+"""Every command that only reads or refuses leaves the database file byte for byte as it was."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ READING: tuple[tuple[str, ...], ...] = (
     ("devices",),
     ("doctor",),
 )
-"""which end with 0"""
+"""which exit with 0"""
 REFUSING: tuple[tuple[str, ...], ...] = (
     ("best", "nothing"),
     ("query", "DELETE FROM trials"),
@@ -66,7 +66,7 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("load", "small.toml"),
     ("load", "whole.sql"),
 )
-"""which end with 1"""
+"""which exit with 1"""
 OPENING: tuple[tuple[str, ...], ...] = (
     ("tune", "small.toml", *NULL, "--only-unsupported"),
     ("tune", "grouped.toml", *NULL, "--family", "tiny"),
@@ -76,7 +76,7 @@ OPENING: tuple[tuple[str, ...], ...] = (
     ("dispatch", "small.toml", *NULL),
     ("retime", "lenet", *NULL),
 )
-"""which end with 1 once they have opened the database for writing"""
+"""which exit with 1 once they have opened the database for writing"""
 HEADER = """
 [params]
 block_p = { values = [0, 1, 2, 3] }
@@ -93,7 +93,7 @@ def kept(folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     kept.mkdir()
     path = kept / "a.db"
     path.write_bytes(gzip.decompress((DATA / "0012.db.gz").read_bytes()))
-    change(path, f"UPDATE templates SET header = '{HEADER}'")  # of which these files have none
+    change(path, f"UPDATE templates SET header = '{HEADER}'")  # these files have none
     for name, edit in (
         ("lenet", ("", "")),
         ("grouped", ("c = 2", "c = 2\ngroups = 2")),
@@ -116,7 +116,7 @@ def kept(folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def _leave_log(path: Path) -> None:
-    """Leave what a killed writer leaves."""
+    """Leave the files of a killed writer."""
     with Store(path) as store:
         open_scope(store, study="another", layer=CONV1)
         left = {suffix: Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal", "-shm")}
@@ -127,7 +127,7 @@ def _leave_log(path: Path) -> None:
 
 @contextmanager
 def untouched(kept: Path, words: tuple[str, ...]) -> Iterator[None]:
-    """Assert that the files of a folder keep their names, their content and, but for a log's index, their date."""
+    """Assert that the files of a folder keep their names, content and, except for a log's index, their date."""
 
     def state() -> dict[str, tuple[bytes, int]]:
         return {

@@ -1,4 +1,4 @@
-"""Rendering: one config becomes text that serves every batch size, and launches for the one asked for."""
+"""Rendering: one config becomes one text for every batch size, and the launches for one of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_text_reads_as_if_written_by_hand(tmp_path: Path) -> None:
 
 
 def samples(bound: BoundTemplate) -> Sequence[Config]:
-    """A few feasible configs, out of each parameter's extreme values or, where these do not go, some more."""
+    """A few feasible configs, with each parameter's extreme values or, if these are infeasible, with others."""
     for step in (1.0, 0.5, 0.25, 0.125):
         kept = {
             param.name: tuple(

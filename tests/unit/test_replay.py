@@ -1,4 +1,6 @@
-"""Replaying recorded spaces: runs are reproducible, scored from what they evaluated, and the default finds the best."""
+"""Replaying recorded spaces: runs are reproducible, scored by their evaluations, and the default sampler finds the
+best.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +88,9 @@ def mean_after(evaluations: int, runs: Sequence[Run]) -> float:
 
 @pytest.mark.long
 def test_the_default_sampler_comes_close_on_recorded_spaces() -> None:
-    """Guards against regressions; how good the sampler is on spaces not seen here stands in docs/search.md.
+    """Guards against regressions; docs/search.md shows how good the sampler is on other spaces.
 
-    After 80 evaluations a run on convolution_milo has either found the few fastest configs or stands at 1.285, so the
+    After 80 evaluations a run on convolution_milo has either found the few fastest configs or is at 1.285, so the
     median of few runs is a matter of luck. Their mean is not: 1.07 for both files, with a standard error of 0.02.
     """
     runs: dict[str, list[Run]] = {"default": [], "random": []}

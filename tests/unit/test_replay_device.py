@@ -1,4 +1,4 @@
-"""Tuning on `replay:FILE`: recorded trials come out, nothing else is proposed, nothing passes for measured."""
+"""Tuning on `replay:FILE`: it returns recorded trials, proposes nothing else, and marks nothing as measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autotune report`: one page that loads nothing, with every trial in it, and the same for the same database."""
+"""`autotune report`: one page that loads nothing and has every trial; the same database gives the same page."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_trial_is_a_point_and_a_row(small: Page, autotune: Command) -> Non
 
 
 def test_trials_of_two_environments_have_a_row_each(filled: Path, autotune: Command) -> None:
-    """Their numbers begin again with each driver."""
+    """Their numbers start again with each driver."""
     change(filled, "INSERT INTO environments SELECT id + 1, 'newer', toolkit, flags, first_seen_at FROM environments")
     change(filled, "UPDATE trials SET environment_id = environment_id + 1, number = number - 5 WHERE number >= 5")
     page = reported(autotune, "small")

@@ -1,4 +1,4 @@
-"""The report in headless Chromium: no script error, no request, words at the pointer, keys, links, paper."""
+"""The report in headless Chromium: no script error, no request, tooltips, keys, links, printing."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ setTimeout(() => {
   document.title = JSON.stringify(seen);
 }, 100);
 """
-"""What a reader does, and what the page then shows."""
+"""A reader's action, and the page's reaction."""
 
 
 def browse(page: Path, *words: str) -> tuple[str, str]:
-    """The page's elements once its script has run, and what the browser said."""
+    """The page's elements after its script has run, and the browser's messages."""
     assert BROWSER is not None
     quiet = [f"--disable-{what}" for what in ("gpu", "background-networking", "component-update", "extensions", "sync")]
     quiet += ["--headless", "--no-sandbox", "--no-first-run", "--disable-features=NetworkTimeServiceQuerying"]
@@ -86,12 +86,12 @@ def test_as_it_is_it_has_no_error_and_asks_for_nothing(filled: Path, autotune: C
 
 
 def asked_for(page: Path) -> tuple[str, str, set[str]]:
-    """The page's elements, what the browser said, and the addresses that the page asked for."""
+    """The page's elements, the browser's messages, and the addresses that the page requested."""
     log = page.parent / "net.json"
     shown, said = browse(page, f"--log-net-log={log}")
     begun = [event.get("params", {}) for event in json.loads(log.read_text(encoding="utf-8"))["events"]]
     asked = [one for one in begun if re.match("(https?|wss?):", one.get("url", "")) and "initiator" in one]
-    return shown, said, {one["url"] for one in asked if one["initiator"] != "not an origin"}  # as the browser's own are
+    return shown, said, {one["url"] for one in asked if one["initiator"] != "not an origin"}  # as the browser's own
 
 
 def test_a_reader_with_pointer_keys_and_paper(filled: Path, autotune: Command) -> None:

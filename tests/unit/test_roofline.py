@@ -64,7 +64,7 @@ def test_arithmetic_that_was_not_calibrated_does_not_bound() -> None:
 
 
 def test_what_is_read_more_than_is_written_takes_the_rate_of_reads() -> None:
-    """Pooling reads four times what it writes; a rate below that of copies, or none, changes nothing."""
+    """Pooling reads four times as much as it writes; a read rate below the copy rate, or none, changes nothing."""
     sizes = {"n": 8, "c": 64, "h": 112, "w": 112, "r": 2, "s": 2, "stride_h": 2, "stride_w": 2}
     pooling = make_problem(operation("max_pool2d"), sizes)
     y = pooling.output.size_bytes
@@ -93,7 +93,7 @@ def test_a_depthwise_layer_uses_a_part_of_a_tensor_core() -> None:
 
 
 def test_ffma_bounds_where_a_tensor_core_is_mostly_idle() -> None:
-    """A pixel of its own for each of eight outputs: an eighth of 400 TFLOP/s is less than 60."""
+    """Each of eight outputs has its own pixel: an eighth of 400 TFLOP/s is less than 60."""
     layer = dataclasses.replace(DEPTHWISE, r=1, s=1, pad_h=0, pad_w=0)
     rates = {**RATES, "copy": 4e16}
     assert floor_us(layer, "tf32", rates) == pytest.approx(layer.flops / 60e12 * 1e6)

@@ -43,7 +43,7 @@ def test_the_best_kernel_is_printed_with_its_provenance(filled: Path, autotune: 
 
 @pytest.mark.parametrize("database", ["recorded", "recorded-convolutions", "recorded-h100"])
 def test_a_bundled_database_has_the_text_of_every_best_kernel(database: str) -> None:
-    """Without it, `convert` and `export` would not run a recorded kernel, but one that the cost model chooses."""
+    """Without its text, `convert` and `export` would not run a recorded kernel, but one that the cost model chooses."""
     with Store(recorded_database(database), create=False) as store:
         best = store.best.list(kind="cuda")
         lacking = {row.study for row in best if store.sources.get(row.row.trial.source_hash or "") is None}
@@ -53,7 +53,7 @@ def test_a_bundled_database_has_the_text_of_every_best_kernel(database: str) -> 
 
 @pytest.mark.parametrize("study", ["kernelbench-fp16", "wan-decoder-bf16"])
 def test_bundled_results_are_found_by_layers_as_studies_have_them_now(study: str) -> None:
-    """A word that an operation gets makes other layers of the recorded ones, whose kernels nobody finds then."""
+    """If an operation gets a new word, recorded layers become other layers, and their kernels are not found."""
     layers = load_study(find_study(study)).layers
     with Store(recorded_database("recorded-convolutions"), create=False) as store:
         assert [layer.name for layer in layers if not store.best.list(layer.problem)] == []
@@ -61,7 +61,7 @@ def test_bundled_results_are_found_by_layers_as_studies_have_them_now(study: str
 
 @pytest.mark.parametrize("layer", ["lenet-k5.conv2", "tf32.lenet-k5-conv2", "quickstart.conv1"])
 def test_why_explains_the_kernel_that_is_printed(layer: str, autotune: Command) -> None:
-    """Also where a faster class has a result that the layer's study does not admit."""
+    """Also if a faster class has a result that the layer's study does not admit."""
     printed = autotune("source", layer, "--db", "recorded").out
     answer = autotune("why", layer, "--db", "recorded").out
     wins = re.match(rf"{layer} on NVIDIA H200: (\w+) wins with ([\d.]+) us", answer)

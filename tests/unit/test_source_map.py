@@ -1,4 +1,4 @@
-"""Where a rendered line is written: of every family, and in what a compiler says."""
+"""The place of a rendered line in its source file: for every family, and in a compiler's messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search space is what a brute-force filter of the full product would leave, found without visiting all of it."""
+"""A search space equals a brute-force filter of the full product, without visiting all of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARAMS = ("a", "b", "e", "f")
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A family as hypothesis draws it."""
+    """A family that hypothesis draws."""
 
     params: Mapping[str, Sequence[int]]
     derived: Mapping[str, str]
@@ -39,7 +39,7 @@ class Drawn:
 
 @st.composite
 def drawn_families(draw: st.DrawFn) -> Drawn:
-    """One to four parameters, derived values of them and of each other, constraints on all of these."""
+    """One to four parameters, values derived from them and from each other, and constraints on all of these."""
     params = {
         name: draw(st.lists(st.integers(1, 9), min_size=1, max_size=4, unique=True))
         for name in PARAMS[: draw(st.integers(1, 4))]
@@ -188,7 +188,7 @@ def test_a_broken_constraint_is_named_by_its_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_pruned_is_legal_and_not_searched(tmp_path: Path) -> None:
-    """[prune] counts in a search; what `check` and an export ask, which is what is legal, does not know it."""
+    """[prune] applies to a search, but not to `check` and exports, which only need legal configs."""
     family = tiny(tmp_path, ("[[stage]]", '[prune]\n"small blocks idle" = "outputs > 64"\n[[stage]]'))
     legal, searched = bind(family), bind(family, admission=Admission(prune=True))
     assert rejection(searched, threads=32) == ("invalid_config", "pruned", "small blocks idle")
@@ -346,7 +346,7 @@ def many(folder: Path, constraint: str) -> KernelTemplate:
 
 
 def test_a_hundred_thousand_configs_under_ten_constraints_are_soon_ready(tmp_path: Path) -> None:
-    """0.05 s here, two are allowed; a walk config by config took 0.5 s, a filter of the product 8 s."""
+    """0.05 s here, the limit is two; visiting each config took 0.5 s, a filter of the product 8 s."""
     started = time.process_time()
     space = large_space(tmp_path)
     assert time.process_time() - started < 2

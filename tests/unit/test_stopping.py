@@ -1,4 +1,4 @@
-"""Stopping when little more can be expected: it says so, what is finished stays so, any sampler can be watched."""
+"""Stopping at a small expected gain: it is reported, finished layers stay finished, and it works with any sampler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cost(m: int, n: int, mode: str) -> float:
 
 
 def gains(sampler: str, budget: int, *, stop: int = 0) -> list[float | None]:
-    """The expected gain before each evaluation; with `stop` the search is made anew there."""
+    """The expected gain before each evaluation; with `stop` the search ends there and starts again."""
     search = Search([SPACE], sampler=sampler, seed=1, budget=0, history=(), watch=True)
     trials: list[Trial] = []
     found = []

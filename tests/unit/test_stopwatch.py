@@ -1,4 +1,4 @@
-"""CPU time as the measure of a check: it does not grow while others have the CPU, and knows what processes did."""
+"""CPU time as the limit of a check: it does not grow while other processes run, and includes child processes."""
 
 from __future__ import annotations
 

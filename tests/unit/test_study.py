@@ -1,4 +1,4 @@
-"""Study files: what is read, and a clear word with path and key about everything that cannot be."""
+"""Study files: valid ones are read, and mistakes get a clear message with path and key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(folder: Path, *edits: tuple[str, str]) -> Path:
 
 
 def complaint(path: Path) -> str:
-    """What loading says, without the path that it must begin with."""
+    """The error message of loading, without the path with which it must begin."""
     with pytest.raises(StudyError) as caught:
         load_study(path)
     message = str(caught.value)

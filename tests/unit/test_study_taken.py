@@ -1,4 +1,4 @@
-"""Two networks under one study name: the second is refused, and a layer that a study no longer has is named."""
+"""Two networks under one study name: the second is refused, and layers that a study no longer has are named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAYER = '[[layer]]\nname = "{}"\nn = 3\nc = 4\nh = {}\nw = 8\nk = 4\nr = 3\ns = 
 
 @pytest.fixture
 def tune(autotune: Command, folder: Path) -> Command:
-    """Write and tune a study `model` of layers that are given by name and height."""
+    """Write and tune a study `model` of layers with these names and heights."""
 
     def run(*words: object, **layers: int) -> object:
         text = 'name = "model"\ntrials = 2\ntemplates = ["tiny"]\n'

@@ -1,4 +1,4 @@
-"""What `tune` says of a layer: its failures, and how the winner of the finals compares."""
+"""The summary of a layer in `tune`: its failures, and how the winner of the finals compares."""
 
 from __future__ import annotations
 

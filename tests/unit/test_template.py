@@ -1,4 +1,4 @@
-"""Loading a family: every mistake in a header or body is named, with its line or dotted key."""
+"""Loading a family: every mistake in a header or body is reported with its line or dotted key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.tiny import TINY, tiny, write_family
 
 
 def complaint(path: Path) -> str:
-    """What loading says, without the path that it must begin with."""
+    """The error message of loading, without the path with which it must begin."""
     with pytest.raises(TemplateError) as caught:
         load_template(path)
     message = str(caught.value)
@@ -24,7 +24,7 @@ def complaint(path: Path) -> str:
 
 
 def line_of(path: Path, text: str) -> int:
-    """The line of a file that a text stands in, from 1."""
+    """The line of a file that contains a text, from 1."""
     return next(n for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line)
 
 

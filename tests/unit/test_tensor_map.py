@@ -1,4 +1,4 @@
-"""`[[tensor_map]]` of a header: what it evaluates to, how a mistake is named, and that its kernel is another kernel."""
+"""`[[tensor_map]]` of a header: its values, the messages about mistakes, and that it changes the kernel's identity."""
 
 from __future__ import annotations
 

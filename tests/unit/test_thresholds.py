@@ -1,4 +1,4 @@
-"""Portfolios and thresholds on matrices made by hand: what counts is weighted time, and nothing of what is left out."""
+"""Portfolios and thresholds on matrices made by hand: weighted time decides, and layers left out have no influence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], top_config
 
 
 def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
-    """Each layer says of kernels what it loses, in microseconds; the least time is expected of the first of them."""
+    """Each layer reports the loss of kernels, in microseconds; the first kernel has the smallest expected time."""
     lost = np.array(lost_us, dtype=np.float64)
     return Costs(
         properties=("k",),
@@ -73,12 +73,12 @@ def costs(ks: Sequence[int], lost_us: Sequence[Sequence[float]]) -> Costs:
 
 
 def first(rule: Rule) -> tuple[str, ...]:
-    """What comes first at each end of a rule; nothing where the least expected time decides, which is a's."""
+    """The first choice at each end of a rule; nothing if the smallest expected time, which is a's, decides."""
     return ends(rule)
 
 
 def test_a_threshold_loses_the_fewest_milliseconds_not_the_fewest_switch_points() -> None:
-    """From 4 maps on b is faster, by a hair on some layers, but slower by far on one: a stays there."""
+    """From 4 output channels on b is slightly faster on some layers, but far slower on one: a stays there."""
     ks = (1, 2, 4, 5, 6, 7, 8, 9)
     lost = [(0, 9), (0, 9), (1, 0), (0, 900), (1, 0), (1, 0), (50, 0), (50, 0)]
     found = best_rule(costs(ks, lost))
@@ -122,7 +122,7 @@ def test_a_threshold_that_gains_nothing_is_left_out() -> None:
 
 
 def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() -> None:
-    """a, of which the least time is expected, may not serve the layer of 8 maps."""
+    """a, which has the smallest expected time, may not support the layer of 8 output channels."""
     made = costs((4, 8, 16), [(2, 1, 50), (NO, 1, 50), (2, 1, 50)])
     assert made.of(FASTEST) == 2 + 1 + 2
     assert made.of("c") == 150
@@ -131,7 +131,7 @@ def test_an_end_takes_the_kernel_that_it_names_else_the_least_expected_time() ->
 
 
 def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_similar() -> None:
-    """1 is the faster of few maps, 2 of many; nobody has measured the layers between."""
+    """1 is faster for few output channels, 2 for many; nobody has measured the layers between."""
     layers = [layer(k) for k in (4, 8, 32, 64, 10, 24)]
     few, many = (20, 10, 12), (20, 12, 10)
     made = matrix(layers, [few, few, many, many, many, few], [[1], [1], [2], [2], [2], [1]])
@@ -139,7 +139,7 @@ def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_similar() -> 
 
 
 def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
-    """1 is slower than 2 on layers where half of the device idles with it, and faster where nothing does."""
+    """1 is slower than 2 on layers where it leaves half of the device idle, and faster on others."""
     layers = [layer(k) for k in (4, 8, 16)]
     made = matrix(layers, [(40, 12, 10), (40, 12, 10), (40, 10, 11)], [[2], [2], [1]])
     making = replace(MAKING, wanted=(1, 2))
@@ -149,7 +149,7 @@ def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
 
 
 def test_a_layer_interpolated_between_two_batches_speaks_where_both_are_known() -> None:
-    """1 and 2 are as fast on the study's layers, and only what was interpolated between tells them apart."""
+    """1 and 2 are equally fast on the study's layers, and only interpolated layers distinguish them."""
     shape = layer(4)
     layers = [replace(shape, problem=shape.problem.with_runtime(n)) for n in (100, 1000, 316)]
     for slow, fast in ((1, 2), (2, 1)):
@@ -169,7 +169,7 @@ def test_a_portfolio_takes_the_largest_regret_away_first_and_nothing_for_nothing
 
 
 def test_a_config_that_shines_on_its_own_layer_alone_comes_after_one_that_others_vouch_for() -> None:
-    """2 is a little worse than 1 on the first layer, but all like layers and a like config (3) speak for it."""
+    """2 is slightly worse than 1 on the first layer, but all similar layers and a similar config (3) favour it."""
     layers = [layer(k) for k in (4, 8, 16)]
     made = matrix(layers, [(20, 10, 10.5, 11), (20, 19, 10, 11), (20, 19, 10, 11)], [[1], [2, 3], [2, 3]])
     assert portfolio(made, [0, 1, 2], 1) == (2,)
@@ -192,7 +192,7 @@ def test_what_fails_on_a_layer_is_no_candidate() -> None:
 
 
 def example() -> Matrix:
-    """Two kernels, one for few maps and one for many, and a third that only the layer of 12 maps suggests."""
+    """Two kernels, one for few and one for many output channels, and a third that only the layer of 12 suggests."""
     layers = [layer(k) for k in (4, 6, 8, 12, 16, 24, 32, 48)]
     times = [
         (40, 10, 15, 12),
@@ -212,7 +212,7 @@ def test_leaving_a_layer_out_leaves_out_what_only_it_suggests() -> None:
     without = left_out(made, rows, MAKING)
     assert without[3] in (1, 2)
     assert without[6:] == (2, 2)
-    made.times_us[3] = (40, 14, 14, 500)  # what a left-out layer's own times are changes nothing of what it gets
+    made.times_us[3] = (40, 14, 14, 500)  # the times of a layer left out do not change its kernel
     assert left_out(made, rows, MAKING)[3] == without[3]
 
 

@@ -1,4 +1,4 @@
-"""Tables of files: what is wrong is told with the file, the dotted key and what to write, in every kind of file."""
+"""Tables of files: a mistake is reported with the file, the dotted key and the expected value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of a PyTorch network are an activation, also of one with an option."""
+"""Calls of a PyTorch network that are an activation, also with an option."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CALLS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = (
 
 
 class Followed(nn.Module):
-    """A convolution for each call, which alone reads its output."""
+    """A convolution for each call, which alone reads the convolution's output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whether PyTorch's tensors are taken for what they are: both of its halves have one typestr."""
+"""PyTorch's tensors have the right type: both of its 16-bit floats have one typestr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.autotune_runtime.arrays import check, dtype_of, view
 
 
 class Described(torch.Tensor):  # type: ignore[misc]
-    """A tensor that describes itself as those on a GPU do (`torch.Tensor.__cuda_array_interface__`)."""
+    """A tensor that describes itself like those on a GPU (`torch.Tensor.__cuda_array_interface__`)."""
 
     __module__ = "torch"
     device = torch.device("cuda", 0)

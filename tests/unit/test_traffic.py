@@ -1,4 +1,4 @@
-"""The bytes that any implementation moves: the sectors that are touched, counted one by one."""
+"""The bytes that any implementation moves: the touched sectors, counted one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINTWISE = Conv2dProblem(64, 256, 64, 64, 512, 1, 1, stride_h=2, stride_w=2, dt
 
 
 def touched(problem: Conv2dProblem) -> set[int]:
-    """Sectors of x with an element that an output reads, by walking over all outputs and taps."""
+    """Sectors of x that contain an element that an output reads, found by visiting all outputs and taps."""
     p, found = problem, set()
     rows = {i * p.stride_h + tap * p.dilation_h - p.pad_h for i in range(p.p) for tap in range(p.r)}
     columns = {i * p.stride_w + tap * p.dilation_w - p.pad_w for i in range(p.q) for tap in range(p.s)}
@@ -84,7 +84,7 @@ def test_filters_and_outputs_and_bias_count_whole() -> None:
 
 
 def test_windows_with_an_axis_between_them_and_a_single_one() -> None:
-    window = Window(outputs=2, taps=1, stride=2, dilation=1, pad=0)  # places 0 and 2
+    window = Window(outputs=2, taps=1, stride=2, dilation=1, pad=0)  # positions 0 and 2
     shape, windows = (3, 4, 5, 4, 8), (None, window, None, window, None)
     array = Array("v", "in", ("a", "b", "c", "d", "e"), shape, "f32", True, True, "normal", -1, 1, 0.0, 1.0, windows)
     assert needed_sectors(array) == 3 * 2 * 5 * 2  # eight floats are a sector

@@ -1,4 +1,4 @@
-"""The whole line on the null device: budgets, resuming, reuse, and ends that nobody planned."""
+"""The whole pipeline on the null device: budgets, resuming, reuse, and unexpected ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FEASIBLE = 48  # of the tiny family's 80 configs, counted by hand in the test of
 
 
 class Device(NullEvaluator):
-    """The null device with a count of what was run on it, and a switch for pulling the plug."""
+    """The null device with a count of its runs, and a way to fail at once."""
 
     def __init__(self, options: str = "", *, before: Callable[[int], None] = lambda count: None) -> None:
         super().__init__(options)
@@ -46,7 +46,7 @@ class Device(NullEvaluator):
         self._before = before
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Count, then as the null device does."""
+        """Count, then do the same as the null device."""
         self._before(len(self.ran))
         self.ran.append(source)
         return super().evaluate(source, binary, cache=cache, best_us=best_us)
@@ -62,7 +62,7 @@ class Elsewhere(Device):
 
 
 class Parallel(Device):
-    """Two null devices at once, with several configs under way."""
+    """Two null devices at once, with several configs in flight."""
 
     @property
     def ahead(self) -> int:
@@ -76,7 +76,7 @@ class Parallel(Device):
 
 
 class Wide(Device):
-    """Twenty null devices at once, and how many were busy together.
+    """Twenty null devices at once, with the largest number that were busy together.
 
     The first evaluations wait until `expected` of them run, so that a busy machine runs as many.
     """
@@ -112,7 +112,7 @@ class Wide(Device):
 
 
 class Slow(Device):
-    """A null device with many compilers, whose first answer comes when nothing new has been compiled for a while."""
+    """A null device with many compilers, which first answers when nothing new has been compiled for a while."""
 
     def __init__(self) -> None:
         super().__init__("")
@@ -125,12 +125,12 @@ class Slow(Device):
         return 20
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Count, then as the null device does."""
+        """Count, then do the same as the null device."""
         self.compiled += 1
         return super().compile(source)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Wait the first time until the compilers have nothing left to do."""
+        """Wait the first time until the compilers are idle."""
         if self.before_the_first_answer is None:
             compiled = 0
             while compiled != self.compiled:
@@ -141,7 +141,7 @@ class Slow(Device):
 
 
 class NotNull(Device):
-    """A null device that passes for a real one."""
+    """A null device that claims to be a real one."""
 
     @property
     def info(self) -> DeviceInfo:
@@ -150,7 +150,7 @@ class NotNull(Device):
 
 
 class Spilling(Device):
-    """A null device that passes for a GPU, for which the compiler runs out of registers."""
+    """A null device that claims to be a GPU, for which the compiler runs out of registers."""
 
     spill_bytes = 0
 
@@ -175,7 +175,7 @@ def small(**changes: object) -> Study:
 
 @pytest.fixture
 def families(tmp_path: Path) -> Mapping[str, KernelTemplate]:
-    """The tiny family and one much like it."""
+    """The tiny family and a similar one."""
     other = write_family(tmp_path, ("float sum = 0.0f", "float sum = 0.f"), name="other")
     return {"tiny": tiny(tmp_path), "other": load_template(other)}
 
@@ -188,7 +188,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def told(rows: Sequence[TrialRow]) -> list[tuple[object, ...]]:
-    """What is the same in a resumed and in an uninterrupted run: all but dates and wall-clock times."""
+    """The fields that a resumed and an uninterrupted run share: all except dates and wall-clock times."""
     return [
         (
             row.name,
@@ -269,7 +269,7 @@ def test_a_space_within_the_budget_is_enumerated(store: Store, families: Mapping
 def test_a_space_that_time_may_cut_short_is_searched_best_first(
     tmp_path: Path, families: Mapping[str, KernelTemplate]
 ) -> None:
-    """In order, whatever lies at its end would never be reached."""
+    """In order, the search would never reach the configs at its end."""
     met = []
     for limit_s in (None, 3600.0):
         with Store(tmp_path / f"{limit_s}.db") as store:
@@ -282,7 +282,7 @@ def test_a_space_that_time_may_cut_short_is_searched_best_first(
 
 
 class Stop:
-    """Asks for an orderly end after so many reports."""
+    """Asks for an orderly end after this many reports."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -329,11 +329,11 @@ def test_resuming_is_the_same_as_running(tmp_path: Path, families: Mapping[str, 
 
 
 class PlugPulled(BaseException):
-    """The run ends at once; nothing in the line expects this."""
+    """The run ends at once; nothing in the pipeline expects this."""
 
 
 def plug(*counts: int) -> Callable[[int], None]:
-    """Pull the plug before each of these evaluations, once."""
+    """Fail before each of these evaluations, once."""
     left = set(counts)
 
     def before(count: int) -> None:
@@ -626,7 +626,7 @@ def test_no_config_by_chance_is_compiled_while_the_first_results_are_awaited(sto
     study = small(trials=100, templates=("direct",))
     direct = load_template(template_files()["direct"])
     tune(study, {"direct": direct}, device, store, stopping=lambda: device.before_the_first_answer is not None)
-    assert device.before_the_first_answer == 8  # what a lone family's search begins with
+    assert device.before_the_first_answer == 8  # the config with which a lone family's search begins
 
 
 def test_two_devices_at_once_run_nothing_twice(tmp_path: Path, families: Mapping[str, KernelTemplate]) -> None:
@@ -739,7 +739,7 @@ def test_the_problem_of_a_layer_may_change_under_its_name(store: Store, families
 
 
 class Tiring(Device):
-    """A null device on which the kernel that is first in the finals turns out wrong there, twice."""
+    """A null device on which the first kernel of the finals turns out wrong there, twice."""
 
     def __init__(self) -> None:
         super().__init__("")

@@ -1,4 +1,4 @@
-"""Warm starts: like layers of the same kind of device lend their best configs, a resumed run stays the same."""
+"""Warm starts: similar layers on the same kind of device contribute their best configs; a resumed run is equal."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def study(name: str, problem: Conv2dProblem, trials: int, **changes: object) -> 
 
 
 def configs(store: Store, name: str) -> list[tuple[Config, str]]:
-    """What a study evaluated, in order, and what proposed it."""
+    """The configs that a study evaluated, in order, and their sources."""
     return [(row.trial.config, row.proposed_by) for row in store.trials.list(name) if row.trial.compiled]
 
 
@@ -118,7 +118,7 @@ def test_what_the_layers_own_trials_say_counts(families: Mapping[str, KernelTemp
 
 
 def test_a_family_that_the_nearest_layer_never_tried_comes_first_where_it_was_faster(tmp_path: Path) -> None:
-    """As after a family was added and tuned on one layer."""
+    """As if a family had been added and tuned on one layer."""
     info, far = NullEvaluator("").info, Conv2dProblem(3, 4, 13, 12, 8, 3, 3)
     old, new = tiny(tmp_path, name="old"), tiny(tmp_path, name="new")
 
@@ -168,7 +168,7 @@ def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTem
 
 def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     class Elsewhere(NullEvaluator):
-        """A null device that passes for a CPU."""
+        """A null device that claims to be a CPU."""
 
         @property
         def info(self) -> DeviceInfo:
@@ -192,7 +192,7 @@ def test_a_run_cut_short_goes_on_as_it_would_have(tmp_path: Path, families: Mapp
             run(store, families, study("before", SMALL, 12))
             for trials in stops:
                 run(store, families, study("after", LARGER, trials))
-                run(store, families, study("later", SMALL.with_runtime(8), 48))  # which must not change what comes next
+                run(store, families, study("later", SMALL.with_runtime(8), 48))  # which must not change the next ones
             found.append(configs(store, "after"))
     assert found[0] == found[1]
 
@@ -218,7 +218,7 @@ def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster(
 
 @pytest.mark.long
 def test_layers_left_out_come_close_within_ten_evaluations() -> None:
-    """On recorded results; on the GPU itself tests/benchmarks/warm_start.py measures it, see docs/search.md."""
+    """On recorded results; tests/benchmarks/warm_start.py measures it on a GPU, see docs/search.md."""
     studies = [dataclasses.replace(load_study(find_study(name)), trials=10) for name in STUDIES]
     found = leave_out(H200, evaluator_of(f"replay:{H200}", 1), studies)
     ratios = {left.layer: left.few_us / left.full_us for left in found}

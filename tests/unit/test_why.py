@@ -1,4 +1,4 @@
-"""Why a winner wins: the recorded trials one step from it, the other families, and the failures."""
+"""Why a winner wins: the recorded trials one step away, the other families, and the failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Told = Callable[..., tuple[BestRow, tuple[TrialRow, ...]]]
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
-    """Tune the tiny family on the null device; the best and the trials like it."""
+    """Tune the tiny family on the null device; returns the best and similar trials."""
 
     def run(trials: int = 1000, device: str = "") -> tuple[BestRow, tuple[TrialRow, ...]]:
         study = Study("small", (Layer("one", SMALL),), trials=trials, templates=("tiny",))

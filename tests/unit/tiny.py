@@ -1,4 +1,4 @@
-"""A small family that is a correct kernel, small problems, and the command line as a user meets it."""
+"""A small family with a correct kernel, small problems, and the command line as a user runs it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ s = 3
 
 
 def changed(text: str, *edits: tuple[str, str]) -> str:
-    """A text with each edit's first string, which must be there, replaced by its second."""
+    """A text in which each edit's first string, which must be there, is replaced by the second."""
     for old, new in edits:
         assert text.count(old) >= 1, f"{old!r} is not in the text"
         text = text.replace(old, new, 1)
@@ -135,7 +135,7 @@ def bind(
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -143,9 +143,9 @@ class Finished:
 
     @property
     def complaint(self) -> str:
-        """The one line that a failed command says, without its `autotune: `.
+        """The one line of a failed command, without the prefix `autotune: `.
 
-        Asserts exit code 1, nothing on standard output, and no other line on standard error but the one that names
+        Asserts exit code 1, nothing on standard output, and no other line on standard error except the one that names
         the device.
         """
         assert self.code == 1, f"exit code {self.code}\n{self.out}\n{self.err}"

@@ -1,4 +1,5 @@
-"""What a user writes: checked by `mypy --strict`, and run as it stands, without `if __name__ == "__main__"`."""
+"""A script as a user writes it: `mypy --strict` checks it, and it runs unchanged, without `if __name__ == "__main__"`.
+"""
 
 import sys
 from pathlib import Path

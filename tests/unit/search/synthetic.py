@@ -1,8 +1,8 @@
-"""Synthetic kernel spaces with known optima: analytic models of GPU kernels with the cliffs that real ones have.
+"""Synthetic kernel spaces with known optima: analytic models of GPU kernels with the cliffs of real ones.
 
-Each model multiplies effects that interact (occupancy from threads, registers and shared memory; waves; vector
-width; halo and redundancy; bank conflicts; instruction overhead) and adds fixed noise of one per cent. Configs that
-need too many registers or threads fail, which no constraint tells the search.
+Each model multiplies effects that interact (occupancy from threads, registers and shared memory; waves; vector width;
+halo and redundancy; bank conflicts; instruction overhead) and adds fixed noise of 1 %. Configs that need too many
+registers or threads fail, and no constraint tells the search which ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Kernel:
 
 
 def occupancy(gpu: Gpu, threads: Column, regs: Column, smem: Column) -> Column:
-    """Resident threads over the SM's most; 0 where not even one block fits."""
+    """Resident threads divided by the SM's maximum; 0 if not even one block fits."""
     warps = np.ceil(threads / 32)
     by_regs = np.floor(gpu.regs / (np.ceil(np.minimum(regs, 255) / 8) * 8 * 32 * warps))
     by_smem = np.floor(gpu.smem / np.maximum(smem + 1024, 1))
@@ -331,7 +331,7 @@ KERNELS: Mapping[str, Kernel] = {
 
 
 def synthetic(kernel: str, gpu: str, *, seed: int = 0) -> Recording:
-    """The whole space of a synthetic kernel on a GPU, as if it had been recorded."""
+    """The whole space of a synthetic kernel on a GPU, in the form of a recording."""
     spec, target = KERNELS[kernel], GPUS[gpu]
     product = np.array(list(itertools.product(*spec.params.values())), dtype=np.float64)
     columns = {name: product[:, i] for i, name in enumerate(spec.params)}

@@ -1,4 +1,4 @@
-"""What every sampler promises: feasible, never twice, defaults first, resumable, enumerating small spaces."""
+"""Rules for every sampler: feasible configs, never twice, defaults first, resumable, small spaces enumerated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gemm() -> ListedSpace:
 
 
 def cost(config: Config) -> float:
-    """Microseconds: fails where the tile is 6, else a product of interacting terms."""
+    """Microseconds: fails if the tile is 6, otherwise a product of interacting terms."""
     values = config.params
     if config.template == "gemm":
         return 300.0 - int(values["bm"]) - int(values["stages"]) * int(values["bn"])

@@ -1,4 +1,4 @@
-"""What the project's own sampler promises beyond the contract: it learns failures, finds optima, shares a budget."""
+"""Properties of the project's own sampler beyond the contract: it learns failures, finds optima, shares a budget."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_search_is_blind_between_its_first_configs_and_their_results() -> No
 @pytest.mark.parametrize("seed", every(2, range(2)))
 @pytest.mark.parametrize(("name", "value"), [("memory", "constant"), ("bx", (8, 16, 32))])
 def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ...]) -> None:
-    """One value, or three of five, that always fail cover half of the space; the search soon keeps out of there."""
+    """One value, or three of five, that always fail cover half of the space; the search soon avoids them."""
     space = tiles()
     failing = value if isinstance(value, tuple) else (value,)
 
@@ -95,7 +95,7 @@ def test_failures_are_learned(seed: int, name: str, value: Value | tuple[int, ..
 
 
 def test_a_failing_value_is_learned_among_other_failures() -> None:
-    """Of this recording 23 % fail as it is; here so does everything with one of the two values of a parameter."""
+    """23 % of this recording fail; here all configs with one of the two values of a parameter also fail."""
     recording = read_recording(RECORDED / "convolution-RTX_3090.json.gz")
     column = [param.name for param in recording.params].index("read_only")
     fails = recording.rows[:, column] == 0
@@ -160,7 +160,7 @@ def test_few_evaluations_are_not_spent_on_a_family_whose_default_is_slow(seed: i
 
 
 def test_a_family_is_not_far_behind_before_it_has_a_time() -> None:
-    """Failed, or under way still."""
+    """Failed, or still running."""
 
     def cost(config: Config) -> float:
         default = config.template == "slow" and config == tiles("slow").default
@@ -181,7 +181,7 @@ def test_of_many_families_the_better_one_gets_the_budget_before_all_had_their_fa
     spent = [sum(trial.config.template == space.template for trial in trials) for space in families]
     assert spent.pop(1) >= 12
     assert min(spent) >= 3
-    assert sum(spent) - 5 * 3 >= 4  # every fourth proposal is a further look at one of the others
+    assert sum(spent) - 5 * 3 >= 4  # every fourth proposal looks again at one of the others
 
 
 def test_a_family_whose_default_is_bad_still_wins_with_its_best_config() -> None:
@@ -196,7 +196,7 @@ def test_a_family_whose_default_is_bad_still_wins_with_its_best_config() -> None
 
 
 def test_sixteen_in_flight_do_not_crowd_together() -> None:
-    """A config in flight counts as evaluated, or all sixteen would be neighbours of the same promising one."""
+    """A config in flight counts as evaluated; otherwise all sixteen would be neighbours of the same promising one."""
     apart = []
     for seed in range(3):
         search = Search([tiles()], sampler="default", seed=seed, budget=200, history=())
@@ -211,7 +211,7 @@ def test_sixteen_in_flight_do_not_crowd_together() -> None:
 
 
 def test_a_proposal_at_a_thousand_trials_takes_less_than_20_ms() -> None:
-    """Of processor time, which a busy machine hardly stretches; the first proposal also looks at all trials."""
+    """Processor time, which hardly depends on the load; the first proposal also looks at all trials."""
     recording = synthetic("stencil", "small")
     history = [recording.trial(n, recording.config(37 * n)) for n in range(1000)]
     search = Search([recording], sampler="default", seed=0, budget=2000, history=history)
@@ -234,14 +234,14 @@ def test_neighbours_are_the_rows_that_differ_in_one_or_two_values() -> None:
 
 
 def waves(values: Mapping[str, Value]) -> int:
-    """The outputs of full waves of 132 tiles, of 64 x 49 x 512 outputs: what no parameter tells by itself."""
+    """The outputs of full waves of 132 tiles, of 64 x 49 x 512 outputs: no single parameter determines them."""
     tile_m, tile_n = int(values["tile_m"]), int(values["tile_n"])
     tiles = -(-512 // tile_m) * -(-64 * 49 // tile_n)
     return -(-tiles // 132) * 132 * tile_m * tile_n
 
 
 def waving(*, told: bool) -> ListedSpace:
-    """480 tiles, whose padded outputs are told or not."""
+    """480 tiles, with or without their padded outputs."""
     params: dict[str, list[Value]] = {
         "tile_m": [128, 64, 192, 256],
         "tile_n": list(range(16, 256, 8)),
@@ -269,7 +269,7 @@ def test_the_first_configs_leave_little_of_the_device_idle_and_lie_apart() -> No
 
 
 def test_what_idles_is_learned_across_tile_sizes() -> None:
-    """From 16 configs by chance, of the others."""
+    """The predictions for the other configs, from 16 random ones."""
 
     def agreement(*, told: bool, seed: int) -> float:
         space = waving(told=told)

@@ -1,4 +1,4 @@
-"""What the model of the times predicts, seen from outside."""
+"""The predictions of the model of times, seen from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from .spaces import ListedSpace
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_single_parameters_do_is_known_far_from_everything_measured(seed: int) -> None:
-    """Measured are one config and those that differ from it in one value; the product over parameters is foretold."""
+    """One config and those that differ from it in one value are measured; the model predicts the product over
+    parameters.
+    """
     space = ListedSpace("additive", {f"p{at}": [0, 1, 2, 3] for at in range(6)})
     effects = np.random.default_rng(seed).normal(size=(6, 4))
     log_times = effects[np.arange(6)[None, :], space.rows].sum(axis=1)
@@ -24,7 +26,7 @@ def test_what_single_parameters_do_is_known_far_from_everything_measured(seed: i
     codes = features.codes(measured)
     weights = fit(features.metric, codes, log_times[measured])
     mean, deviation = posterior(features.metric, codes, log_times[measured], weights).predict(features.codes(far))
-    assert np.corrcoef(mean, log_times[far])[0, 1] > 0.95  # 0.87 to 0.92 when effects are not told apart
+    assert np.corrcoef(mean, log_times[far])[0, 1] > 0.95  # 0.87 to 0.92 if effects are not separated
     assert np.all(deviation > 0)
 
 

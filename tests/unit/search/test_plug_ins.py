@@ -1,4 +1,4 @@
-"""AutotuneSampler where users of other tools find it: a strategy of Kernel Tuner and a package of OptunaHub."""
+"""AutotuneSampler in other tools: a strategy of Kernel Tuner and a package of OptunaHub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEST = (128, 4, 2)
 
 
 class StopCriterionReached(Exception):
-    """How Kernel Tuner ends a run."""
+    """The exception with which Kernel Tuner ends a run."""
 
 
 def milliseconds(config: Config) -> float | None:

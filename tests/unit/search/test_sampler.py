@@ -1,4 +1,4 @@
-"""The project's sampler in anyone's Optuna study: Optuna's own cases for samplers, and what it promises beyond them."""
+"""The project's sampler in any Optuna study: Optuna's own tests for samplers, and the properties beyond them."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_sampler_that_is_pickled_goes_on_as_before() -> None:
 
 
 def failing(trial: Trial) -> float:
-    """Half of the space fails, in each way that a trial may; the unlimited minimum lies there."""
+    """Half of the space fails, in each way that a trial may fail; the unconstrained minimum lies there."""
     x, y = trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)
     if x > 0:
         way = trial.number % 4
@@ -130,7 +130,7 @@ def failing(trial: Trial) -> float:
 
 def test_failures_are_learned() -> None:
     study = studied(AutotuneSampler(seed=0), failing, 60)
-    late = [trial for trial in study.trials[20:] if trial.params["x"] > 0.1]  # the best that does not fail is at 0
+    late = [trial for trial in study.trials[20:] if trial.params["x"] > 0.1]  # the best one that does not fail is at 0
     assert len(late) <= 3, [trial.params for trial in late]
     assert study.best_value < 0.252
 
@@ -167,7 +167,7 @@ def test_constraints_that_a_trial_sets_are_kept() -> None:
 
 
 def test_a_small_feasible_region_is_found_by_the_amounts_of_the_violations() -> None:
-    """A ball with 0.03 % of the volume: no random trial hits it, and no label tells where it is."""
+    """A ball with 0.03 % of the volume: no random trial hits it, and no label shows where it is."""
 
     def objective(trial: Trial) -> float:
         x = [trial.suggest_float(f"x{place}", 0, 1) for place in range(4)]
@@ -182,7 +182,7 @@ def test_a_small_feasible_region_is_found_by_the_amounts_of_the_violations() -> 
 
 
 def test_a_pruned_trial_counts_by_what_it_reported() -> None:
-    """Where every trial with x above 0 is pruned after it reported a bad value, the search leaves that half."""
+    """If every trial with x above 0 is pruned after it reported a bad value, the search leaves that half."""
 
     def objective(trial: Trial) -> float:
         x = trial.suggest_float("x", -1, 1)
@@ -205,7 +205,7 @@ def test_parallel_asks_do_not_crowd_together() -> None:
             integers(trial)
         configs = [trial.params for trial in batch]
         apart += [sum(a[name] != b[name] for name in a) for a in configs for b in configs if a is not b]
-    assert sum(apart) / len(apart) > 2.5  # 2.0 when running trials are not taken into account, 3.2 when they are
+    assert sum(apart) / len(apart) > 2.5  # 2.0 if running trials are ignored, 3.2 if they are
 
 
 @pytest.mark.parametrize("space", [None, SPACE])
@@ -288,7 +288,7 @@ def test_known_results_running_trials_and_enqueued_ones_of_a_space_are_not_propo
     running = [study.ask() for _ in range(10)]
     for trial in running:
         sampler_of(study).suggest(trial)
-    study.sampler = AutotuneSampler(seed=2, space=SPACE)  # as of another process: it knows what the study knows
+    study.sampler = AutotuneSampler(seed=2, space=SPACE)  # as in another process: it only knows the study
     study.enqueue_trial(next(c for c in SPACE if c not in [trial.params for trial in study.trials]))
     study.optimize(listed, n_trials=13)
     assert sorted(map(str, (trial.params for trial in study.trials))) == sorted(map(str, SPACE))
@@ -298,7 +298,7 @@ def test_two_processes_that_ask_at_the_same_time_get_different_configs() -> None
     storage, ask_now = optuna.storages.InMemoryStorage(), threading.Barrier(2)
     optuna.create_study(study_name="shared", storage=storage)
 
-    def process(_number: int) -> None:  # shares nothing but the storage with the other
+    def process(_number: int) -> None:  # shares only the storage with the other
         study = optuna.load_study(study_name="shared", storage=storage, sampler=AutotuneSampler(seed=0, space=SPACE))
         for _ in range(20):
             ask_now.wait(timeout=60)

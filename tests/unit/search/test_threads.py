@@ -1,4 +1,4 @@
-"""A search keeps to one processor core: the others compile."""
+"""A search uses one processor core, because the others compile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPACE = Path(__file__).parents[2] / "data" / "recorded-spaces" / "convolution-RT
 
 @pytest.fixture(autouse=True)
 def two_threads() -> Iterator[None]:
-    """Linear algebra has two threads before."""
+    """Linear algebra had two threads before."""
     with threadpool_limits(2, user_api="blas"):
         yield
 

@@ -65,7 +65,7 @@ def config_of(number: int, family: str = "direct") -> Config:
 
 
 def source_of(config: Config, layer: Layer = CONV1, text: str | None = None) -> KernelSource:
-    """A kernel of its own for each config, unless a text is given."""
+    """Each config has its own kernel, unless a text is given."""
     stage = Stage("conv2d_fwd", ("x", "w", "y", "n"), (32, 4, 1), (7, 3, layer.problem.runtime_size), 4096)
     return KernelSource(
         problem=layer.problem,
@@ -130,7 +130,7 @@ DISPATCH_FAMILY = TemplateRecord(FAMILY, "ef" * 32, 'summary = "Which kernel ser
 
 
 def dispatcher_of(threshold: int = 17) -> Dispatcher:
-    """Few maps take the first kernel, others the default."""
+    """Layers with few output channels use the first kernel, others the default."""
     serves = Predicate((Step("k % 4 == 0", reason="maps come in fours"),))
     return Dispatcher(
         properties=(Property("k", "k", 6, 48),),
@@ -141,7 +141,7 @@ def dispatcher_of(threshold: int = 17) -> Dispatcher:
 
 
 def dispatched(layer: Layer, kernel: str | None = "direct_1", **changed: float | None) -> DispatchedLayer:
-    """A layer that a dispatcher serves in 12 us, whose best kernel takes 10."""
+    """A layer that a dispatcher computes in 12 us, whose best kernel takes 10."""
     plain = DispatchedLayer(
         layer, "tuned", kernel, kernel is None, 12.0 if kernel else None, 10.0, 12.5, 40.0, 15.0, None
     )
@@ -195,7 +195,7 @@ def add_end_to_end(store: Store, number: int, median_us: float, hidden_fraction:
 
 
 def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[], datetime]:
-    """A clock that shows a second more at every look."""
+    """A clock that advances by a second at every reading."""
     now = start
 
     def clock() -> datetime:
@@ -207,6 +207,6 @@ def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[]
 
 
 def written(path: Path) -> None:
-    """Write to a database without adding to it: the first write makes the file, or brings it up to date."""
+    """Write to a database without adding to it: the first write creates the file, or migrates it."""
     with Store(path, clock=ticking()) as store:
         store.quarantine.clear()

@@ -14,7 +14,7 @@ from .builders import ticking, written
 
 @pytest.fixture(scope="session")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of a database without rows; a copy of it is quicker than its migrations."""
+    """The bytes of a database without rows; copying it is faster than creating it."""
     folder = tmp_path_factory.mktemp("blank")
     written(folder / "made.db")
     compact(folder / "made.db", folder / "blank.db")
@@ -23,7 +23,7 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the store's file is."""
+    """The path of the store's file."""
     return tmp_path / "autotune.db"
 
 

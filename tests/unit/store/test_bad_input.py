@@ -1,4 +1,4 @@
-"""Each bad database is one clear line: what, where, what to do."""
+"""A bad database causes one clear line: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, 
 
 
 def message_of(url: str | Path, *, create: bool) -> str:
-    """The one line that opening gives."""
+    """The error message of opening the file."""
     with pytest.raises(StoreError) as caught:
         Store(url, create=create, timeout_s=0.2)
     message = str(caught.value)
@@ -58,7 +58,7 @@ def test_no_file_to_read(tmp_path: Path) -> None:
 
 
 def test_a_path_that_begins_with_two_slashes(tmp_path: Path) -> None:
-    """SQLite takes what follows the two of a URI for a machine's name, and quoted it with its password."""
+    """SQLite takes the text after the two slashes of a URI for a host name, and quoted it with its password."""
     with Store(f"/{tmp_path}/results.db") as store:
         open_scope(store)
     assert (tmp_path / "results.db").is_file()
@@ -125,7 +125,7 @@ def test_damage_inside_is_one_line_wherever_it_is_met(tmp_path: Path, create: bo
 
 
 def damage_met(path: Path, *, create: bool) -> str | None:
-    """What the first question that meets the damage says."""
+    """The message of the first query that reads the damage."""
     try:
         with Store(path, create=create) as store:
             store.trials.list()
@@ -179,7 +179,7 @@ def test_a_schema_that_was_never_released(path: Path, create: bool) -> None:
 
 
 def test_nothing_in_the_store_runs_what_it_reads() -> None:
-    """No pickle, no eval: what stands in a database is data."""
+    """No pickle, no eval: the content of a database is data."""
     package = Path(store_package.__file__ or "").parent
     for file in package.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

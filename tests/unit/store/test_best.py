@@ -1,4 +1,4 @@
-"""What the store answers: the best of each layer, lists of trials, names."""
+"""Answers of the store: the best of each layer, lists of trials, names."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_finals_win_over_medians_and_the_latest_finals_win(store: Store) -> None
 
 @pytest.fixture
 def hold(store: Store) -> Callable[..., None]:
-    """Holds the finals of a study: of each kernel, by its text, the time there; the first is the winner."""
+    """Stores the finals of a study: the time of each kernel, by its text; the first is the winner."""
     taken: Counter[str] = Counter()
 
     def held(study: str, *, launch: Literal["graph", "stream"] = "graph", **times_us: float) -> None:
@@ -90,7 +90,7 @@ def hold(store: Store) -> Callable[..., None]:
 
 
 def best_time(store: Store) -> tuple[str, float]:
-    """Of the only layer, the same by function, by view and as of now."""
+    """The best kernel of the only layer; the function, the view and the query by date agree."""
     (best,) = store.best.list()
     assert store.query("SELECT trial_id, median_us FROM best").rows == ((best.row.id, best.median_us),)
     assert store.best.at(utc_now()) == (best,)

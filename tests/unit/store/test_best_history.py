@@ -1,4 +1,4 @@
-"""The best of a study or of an earlier moment, and how the best of a layer came about."""
+"""The best of a study or of an earlier moment, and how the best of a layer improved."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ START = datetime(2026, 11, 20, tzinfo=UTC)
 
 
 class Clock:
-    """Shows a day that a test sets; every look a second later."""
+    """Shows the day that a test sets; each reading is a second later."""
 
     def __init__(self) -> None:
         self.now = START

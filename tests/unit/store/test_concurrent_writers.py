@@ -1,4 +1,4 @@
-"""Several processes write into one file: nothing is lost, nothing is torn, nobody waits for long."""
+"""Several processes write to one file: nothing is lost or torn, and nobody waits for long."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ sys.exit(max(os.wait()[1] for _ in studies) > 0)
 
 
 def write_from_processes(path: Path, count: int, *studies: str) -> None:
-    """Have a process for each study store `count` trials, all at once: forks of one that has imported the store."""
+    """Let a process per study store `count` trials, all at once: they are forks of one that has imported the store."""
     package = __package__ or ""
     top = Path(__file__).parents[package.count(".") + 1]
     command = [sys.executable, "-c", WRITERS.format(package=package), str(top), str(path), str(count), *studies]
@@ -75,7 +75,7 @@ def test_many_writers_lose_nothing(processes: int, path: Path) -> None:
 
 
 def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: Store) -> None:
-    store.quarantine.clear()  # a first write has the file keep a log
+    store.quarantine.clear()  # a first write gives the file a log
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("BEGIN")
     assert raw.execute("SELECT count(*) FROM trials").fetchone() == (0,)
@@ -88,7 +88,7 @@ def test_a_reader_in_the_middle_of_a_look_holds_no_writer_up(path: Path, store: 
 
 
 def test_looking_into_a_file_that_is_open_loses_none_of_its_locks(path: Path) -> None:
-    """A lock dropped by a look lets the next process to leave take the log away from under the writer."""
+    """If a reader dropped a lock, the next process to leave would take the log away from the writer."""
     with Store(path) as store:
         scope = open_scope(store)
         run_trial(store, scope, correct(0, 10.0))
@@ -111,7 +111,7 @@ def test_looking_into_a_file_that_is_open_loses_none_of_its_locks(path: Path) ->
 
 
 def test_opening_and_committing_are_quick(path: Path) -> None:
-    """Medians of CPU time, which a busy machine does not change; a commit takes 2 ms."""
+    """Medians of CPU time, which do not depend on the load; a commit takes 2 ms."""
     with Store(path) as store:
         scope = open_scope(store)
         commits = []
@@ -140,7 +140,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
 
 
 def test_a_study_survives_its_process(path: Path) -> None:
-    """What one connection committed is there for the next without a close."""
+    """Rows that one connection committed are visible to the next one without a close."""
     store = Store(path)
     run_trial(store, open_scope(store), correct(0, 10.0))
     with Store(path, create=False) as other:

@@ -1,4 +1,4 @@
-"""docs/database.md: its queries answer, its diagram is the schema."""
+"""docs/database.md: its queries return rows, and its diagram is the schema."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIAGRAM = re.search(r"```mermaid\nerDiagram\n(.*?)```", DOC, re.DOTALL)
 
 @pytest.fixture(scope="module")
 def answers(blank: bytes, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of a database with something for every question."""
+    """The bytes of a database that has rows for every query."""
     path = tmp_path_factory.mktemp("answers") / "autotune.db"
     path.write_bytes(blank)
     with Store(path, clock=ticking()) as store:
@@ -51,14 +51,14 @@ def answers(blank: bytes, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def filled(path: Path, answers: bytes) -> Iterator[Store]:
-    """An open store with something for every question."""
+    """An open store that has rows for every query."""
     path.write_bytes(answers)
     with Store(path) as store:
         yield store
 
 
 def fill(store: Store) -> None:
-    """Store something for every question."""
+    """Store rows for every query."""
     for layer in (CONV1, CONV2):
         for device in (H200, HOST):
             scope = open_scope(store, layer=layer, device=device)

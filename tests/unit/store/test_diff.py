@@ -1,4 +1,4 @@
-"""Two sides of a comparison: which words stand for them, how layers are paired, what counts as a difference."""
+"""Comparisons of two sides: the words that select them, the pairs of layers, and the reported differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dispatchers in the store: what was built comes back as it was, and ranks nowhere among kernels."""
+"""Dispatchers in the store are read as they were stored, and are not ranked among kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dump is the whole database as SQL, and a bad statement loads nothing."""
+"""A dump is the whole database as SQL, and a dump with an illegal statement loads nothing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DATA = Path(__file__).parents[2] / "data" / "databases"
 
 
 def fill(store: Store) -> None:
-    """Something in every table."""
+    """Rows in every table."""
     scope = open_scope(store)
     for number in range(3):
         source = source_of(config_of(number))
@@ -176,7 +176,7 @@ def test_what_is_not_a_dump_is_refused(tmp_path: Path, dumped: str) -> None:
 
 
 def test_nothing_in_a_dump_is_run(tmp_path: Path) -> None:
-    """Text that is code in SQL, Python or a shell comes back as text."""
+    """Text that is code in SQL, Python or a shell is restored as text."""
     layer = Layer("__import__('os').system('touch ran') $(touch ran); `touch ran`", CONV1.problem)
     with Store(tmp_path / "evil.db") as store:
         run_trial(store, open_scope(store, layer=layer), correct(0, 1.0))
@@ -202,7 +202,7 @@ def test_nothing_in_a_dump_is_run(tmp_path: Path) -> None:
     ids=["quotes", "control", "unicode", "json", "null", "binds"],
 )
 def test_any_text_in_every_field_is_moved_as_it_is(tmp_path: Path, text: str) -> None:
-    """By a dump and by a merge, whatever stands in the names, messages, configs, dates' neighbours and kernels."""
+    """By a dump and by a merge, for any names, messages, configs, dates and kernels."""
     layer = Layer(text, CONV1.problem)
     environment = dataclasses.replace(DRIVER_590, driver=text, toolkit=text, flags=text, attributes={text: text})
     device = dataclasses.replace(H200, name=text)

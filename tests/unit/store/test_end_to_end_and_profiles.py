@@ -1,4 +1,4 @@
-"""End-to-end trials and profiles: they come back as stored, and a database without their tables can still be read."""
+"""End-to-end trials and profiles are read as stored, and a database without their tables can still be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer is killed again and again at random moments: each time the file is whole and what was promised is in it."""
+"""A writer is killed at random moments: the file is always whole and has every committed row."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .builders import (
 
 ROOT = Path(__file__).parents[3]
 LONGEST_S = 0.04
-"""until a kill, time for some ten trials"""
+"""seconds until a kill, enough for about ten trials"""
 
 
 def write(path: Path, promise: int) -> None:
-    """Store trials of every kind without end, and tell each number through a pipe once it is committed."""
+    """Store trials of every kind without end, and report each number through a pipe once it is committed."""
     with Store(path) as store:
         scope = open_scope(store, study="study")
         for suspect in store.trials.suspects(scope):
@@ -58,7 +58,9 @@ def write(path: Path, promise: int) -> None:
 
 
 def kill_writers(path: Path, kills: int, seed: int) -> None:
-    """Fork a writer, kill it, say what it promised, wait to be told to go on: forking saves as many starts."""
+    """Fork a writer, kill it, return the committed numbers, and wait for the next request: forking saves as many
+    starts.
+    """
     rng = random.Random(seed)
     for _ in range(kills):
         heard, told = os.pipe()
@@ -68,7 +70,7 @@ def kill_writers(path: Path, kills: int, seed: int) -> None:
             write(path, told)
         os.close(told)
         if rng.random() < 0.75:
-            select.select([heard], [], [], 30.0)  # it has stored one; the other times it is killed while it starts
+            select.select([heard], [], [], 30.0)  # it has stored one; the other times it is killed during its start
         time.sleep(rng.uniform(0.0, LONGEST_S))
         os.kill(child, signal.SIGKILL)
         with os.fdopen(heard) as lines:
@@ -83,7 +85,7 @@ def counted(raw: sqlite3.Connection, sql: str) -> int:
 
 
 def check(path: Path, promised: set[int]) -> None:
-    """The file is whole: no torn page, no orphan, no duplicate, nothing half done, nothing promised and lost."""
+    """The file is whole: no torn page, orphan, duplicate or half of a trial, and no committed trial is missing."""
     raw = sqlite3.connect(path)
     try:
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,4 +1,4 @@
-"""Merging loses nothing, repeats nothing, and what it brings is not best before it was measured here."""
+"""A merge loses and repeats nothing, and merged trials are not best before they are measured here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DATA = Path(__file__).parents[2] / "data" / "databases"
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """A colleague's database with something in every table."""
+    """A colleague's database with rows in every table."""
     path = tmp_path / "other.db"
     with Store(path, clock=ticking()) as store:
         fill(store)
@@ -53,7 +53,7 @@ def consistent(path: Path) -> None:
 
 
 def names_of(path: Path) -> list[tuple[object, ...]]:
-    """What `results` says of each trial, but for what a merge changes."""
+    """The row of each trial in `results`, without the columns that a merge changes."""
     raw = sqlite3.connect(path)
     columns = "study, layer, number, config, outcome, message, median_us, q1_us, source_hash, device, driver"
     rows = raw.execute(f"SELECT {columns}, started_at, ended_at FROM results WHERE outcome <> 'running'").fetchall()

@@ -1,4 +1,4 @@
-"""A file of schema 12 is read as it is, and brought up to date after a copy was kept; a later schema is a migration."""
+"""A file of schema 12 is read as it is and migrated after a copy was kept; a later schema is a migration."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
 
 
 def as_of_13(path: Path) -> None:
-    """Bring a file back to schema 13, when `conv` had no prologue."""
+    """Turn a file into schema 13, in which `conv` had no prologue."""
     raw = sqlite3.connect(path)
     raw.execute("UPDATE layers SET problem = json_remove(problem, '$.prologue')")
     raw.execute("UPDATE schema_versions SET version = 13")

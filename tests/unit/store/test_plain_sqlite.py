@@ -1,4 +1,4 @@
-"""Ten questions to the recorded results in Python's own sqlite3, without this project: each is one plain statement."""
+"""Ten questions to the recorded results in Python's own sqlite3, without this project: one plain statement each."""
 
 from __future__ import annotations
 

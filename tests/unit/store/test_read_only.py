@@ -66,7 +66,7 @@ def test_reading_a_writable_file_leaves_nothing_beside_it(path: Path, journal: s
 
 
 def state_of(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Content and date of each file but the index of a log, which every reader of one writes to."""
+    """Content and date of each file except the index of a log, to which every reader of a log writes."""
     return {
         path.name: (path.read_bytes(), path.stat().st_mtime_ns)
         for path in folder.iterdir()
@@ -116,7 +116,7 @@ def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Stor
     assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     raw.close()
-    with Store(copy) as copied:  # and it can be tuned into
+    with Store(copy) as copied:  # and it accepts a new study
         run_trial(copied, open_scope(copied), correct(1, 9.0))
     with pytest.raises(StoreError, match="exists already"):
         compact(path, copy)

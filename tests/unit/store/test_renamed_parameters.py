@@ -1,4 +1,4 @@
-"""What was recorded under names that parameters no longer have is read under those of today."""
+"""Results that were recorded under former names of parameters are read under the current names."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_every_recorded_config_is_one_of_today(file: Path) -> None:
                 "dispatch",
                 "end_to_end",
                 "split_c",
-            ):  # no family's, and that of one that was removed
+            ):  # a family that never existed, and one that was removed
                 assert families[config.template].current_config(config) is not None, config
 
 
 def test_headers_as_they_were_launch_what_was_recorded() -> None:
-    """An export evaluates the header that a kernel was rendered by."""
+    """An export evaluates the header with which a kernel was rendered."""
     with Store(shipped("studies") / "recorded" / "h200.db", create=False) as store:
         best = store.best.list()
         for found in best:

@@ -1,4 +1,6 @@
-"""Trials measured again: how they rank, which finals they end, that imported ones count from then on."""
+"""Trials that were measured again: their rank, the finals that they supersede, and imported trials that count from then
+on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema: what the code declares is what a file has, and sqlite3 alone can read it."""
+"""The schema: a file has exactly the declared tables, and sqlite3 alone can read it."""
 
 from __future__ import annotations
 

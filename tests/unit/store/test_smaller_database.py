@@ -1,4 +1,4 @@
-"""Small copies of a database: what they leave out, and that nothing else goes with it."""
+"""Small copies of a database lack the rows that they should lack, and no others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def found(store: Store, *numbers: int, layer: Layer = CONV1, device: DeviceInfo 
 
 @pytest.fixture
 def begun_afresh(store: Store) -> Store:
-    """A layer tuned twice on a device; another layer, and another device, only before."""
+    """A layer that was tuned twice on a device; another layer, and another device, only before."""
     for device, layer in ((H200, CONV1), (H200, CONV2), (HOST, CONV1)):
         found(store, 0, 1, layer=layer, device=device)
     found(store, 1, 2, fresh=True)

@@ -1,4 +1,4 @@
-"""Trials go in and come out whole; a study resumes; nothing is evaluated twice."""
+"""Trials are read as they were stored; a study resumes; nothing is evaluated twice."""
 
 from __future__ import annotations
 
