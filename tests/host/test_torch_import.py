@@ -1,4 +1,4 @@
-"""`autotune import-model` of PyTorch models, by their code and by archives of torch.export; without a GPU."""
+"""`autotune import-model` of PyTorch models, from code and from archives of torch.export; without a GPU."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def models(folder: Path) -> Path:
 
 
 def layers(autotune: Command, *words: object) -> tuple[Layer, ...]:
-    """The layers of the study that comes out."""
+    """The layers of the study that import-model writes."""
     Path("study.toml").unlink(missing_ok=True)
     finished = autotune("import-model", *words, "--out", "study.toml")
     assert finished.code == 0, finished
@@ -160,7 +160,7 @@ def refused(finished: Finished, *parts: str) -> None:
 
 
 def expected(*, dtype: str = "f32", layout: str = "nchw") -> list[Layer]:
-    """What Net comes to for two images of 16 x 16."""
+    """The layers of Net for two images of 16 x 16."""
     three, one = {"r": 3, "s": 3, "pad_h": 1, "pad_w": 1}, {"r": 1, "s": 1}
 
     def of(*, epilogue: str, **sizes: int) -> Conv2dProblem:

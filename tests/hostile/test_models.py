@@ -1,4 +1,4 @@
-"""Files of models that attack `import-model`."""
+"""Hostile model files for `import-model`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def onnx_model(
     x: Sequence[int] = (1, 3, 8, 8),
     **conv: object,
 ) -> bytes:
-    """A model whose last operator is a convolution, given attributes, of what the nodes before make as z."""
+    """A model whose last operator is a convolution with these attributes, applied to the nodes' output z."""
     onnx = pytest.importorskip("onnx")
     helper, tensor = onnx.helper, onnx.TensorProto
     weights = helper.make_tensor("w", tensor.FLOAT, (4, 3, 3, 3), [0.0] * 108)
@@ -41,7 +41,7 @@ def onnx_model(
 
 
 def functions(levels: int, times: int, last: str = "Relu") -> bytes:
-    """A model with functions, each of which calls the next so many times."""
+    """A model with functions, each of which calls the next one this many times."""
     onnx = pytest.importorskip("onnx")
     node, versions = onnx.helper.make_node, [onnx.helper.make_opsetid(*each) for each in (("", 17), ("own", 1))]
     made = []
@@ -53,7 +53,7 @@ def functions(levels: int, times: int, last: str = "Relu") -> bytes:
 
 
 def constant(**fields: object) -> bytes:
-    """A model with an operator Constant that has no output, or with a tensor of these fields."""
+    """A model with an operator Constant that has no output, or with a tensor with these fields."""
     onnx = pytest.importorskip("onnx")
     node = onnx.helper.make_node
     if not fields:
@@ -63,7 +63,7 @@ def constant(**fields: object) -> bytes:
 
 
 def elsewhere(location: str) -> bytes:
-    """A model of which one number is in a file of its own."""
+    """A model with one number in a file of its own."""
     return constant(data_location=1, external_data=[{"key": "location", "value": location}])
 
 
