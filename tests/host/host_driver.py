@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -42,17 +43,24 @@ class OnHostDriver:
 
 @contextmanager
 def host_driver(built: Built) -> Iterator[OnHostDriver]:
-    """The process for a library that was built for the host."""
+    """Start a process for a library that was built for the host.
+
+    Its working directory is empty: a results database in the current one would change which kernels are chosen.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     environment = {**os.environ, **built.environment}
-    with ProcessPoolExecutor(1, context, _begin, (environment, built.folder)) as pool:
+    with (
+        tempfile.TemporaryDirectory() as empty,
+        ProcessPoolExecutor(1, context, _begin, (environment, built.folder, empty)) as pool,
+    ):
         yield OnHostDriver(pool, str(built.library))
 
 
-def _begin(environment: Mapping[str, str], folder: Path) -> None:
+def _begin(environment: Mapping[str, str], folder: Path, working_directory: str) -> None:
     """Load the host device's driver under the name that the exported library looks for."""
     os.environ.update(environment)
+    os.chdir(working_directory)
     for name in (RUNTIME_NAME, DRIVER_NAME):
         ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
     make_context_current()
