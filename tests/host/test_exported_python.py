@@ -188,10 +188,10 @@ def test_passes_of_a_kernel_beside_its_library_share_weights_as_the_librarys_do(
     assert len(first & again) == 4 * len(each), "the kernel that is entered again has its weights elsewhere"
 
 
-def test_every_pass_of_a_kernel_and_of_its_library_has_a_workspace(on_cpu: OnHostDriver, cxx: str) -> None:
+def test_a_library_runs_in_the_workspaces_of_its_kernels_passes(on_cpu: OnHostDriver, cxx: str) -> None:
     found, _, workspaces = on_cpu(timed_beside, cxx, "CHUNKED")
-    assert found.again is not None
-    assert workspaces == 4 * len((*found.kernels, *found.libraries, found.again))
+    assert found.libraries
+    assert workspaces == 4 * len(found.kernels), "each pass of a kernel has a workspace, and no other pass has one"
 
 
 def kernels(library: str) -> tuple[str, tuple[Kernel, ...]]:
