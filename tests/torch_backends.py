@@ -17,6 +17,7 @@ from torch._inductor.utils import run_and_get_code
 from torch.nn import functional
 
 from autotune.autotune_runtime.torch_backend import LIBRARY, autotune
+from autotune.autotune_runtime.torch_convert import convert
 from tests.torch_networks import ALWAYS, Streaming, difference, images, seeded
 from tests.torch_residuals import normalising
 
@@ -37,6 +38,22 @@ class Block(nn.Module):
         z = self.layer1(y)
         z += y
         return self.fc(self.graph(self.relu(z)).mean((2, 3)))
+
+
+class Resizable(nn.Module):
+    """Convolutions of images of any size: two with kernels, one of them with a residual, and one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.block, self.last = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.relu(self.conv(x))
+        return self.last(functional.relu(self.block(y) + y))
 
 
 def compiled(network: nn.Module, library: str, **options: object) -> Callable[[Tensor], Tensor]:
@@ -195,6 +212,30 @@ def refused(library: str, how: str) -> str:
     except RuntimeError as error:
         return str(error)
     return ""
+
+
+@torch.no_grad()
+def in_several_sizes(library: str, *, compiles: bool) -> tuple[list[tuple[int, float]], int]:
+    """For images of three sizes the number of convolutions that PyTorch runs and the difference of the outputs, and how
+    many graphs were compiled, of a network that was converted for the first size.
+    """
+    network = seeded(Resizable)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    if compiles:
+        options = {"library": library, "margin": ALWAYS, "rest": "aot_eager"}
+        made = torch.compile(network, backend=autotune, dynamic=True, options=options, fullgraph=True)
+    else:
+        made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    found = []
+    for size in (12, 8, 10):
+        x = images(4, size=size)
+        made(x)
+        with torch.profiler.profile() as profile:
+            made(x)
+        names = [event.name for event in profile.events()]
+        found.append((names.count("aten::convolution"), difference(made, network, x)))
+    return found, torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 @torch.no_grad()

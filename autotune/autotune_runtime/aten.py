@@ -167,7 +167,7 @@ class _Reader:
         if call.name in _UPSAMPLINGS:
             scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
             twice = made[2:] == tuple(2 * (size or 0) for size in given[0].shape[2:])
-            return ("upsampling", ()) if twice and {*scales} <= {2.0, None} else None
+            return ("upsampling", ()) if twice and {*scales} == {2.0} else None  # without a scale, to a given size
         return None
 
     def _concat(self, call: Call) -> Layer[ConcatProblem] | None:
@@ -209,10 +209,11 @@ class _Reader:
             mean = MeanProblem(x=x, dtype=dtype, keeps_axes=len(self._shape(made)) == len(x))
             return images_layer(label, mean, math.prod(x))
         kind = {"max_pool2d": MaxPoolProblem, "avg_pool2d": AvgPoolProblem}.get(call.name)
-        if kind is None or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1}:
+        window, pads = call.whole("kernel_size", 2, 1), call.whole("padding", 2, 0)
+        if kind is None or len(x) != 4 or {*call.whole("dilation", 2, 1)} != {1} or not (window and pads):
             return None
-        rows, columns = call.whole("kernel_size", 2, 1)
-        pads, strides = call.whole("padding", 2, 0), call.whole("stride", 0, 0) or (rows, columns)
+        rows, columns = window
+        strides = call.whole("stride", 0, 0) or window
         (before, left), (down, right) = pads, strides * 2 if len(strides) == 1 else strides
         pool = kind(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
         fits = pool.y == self._shape(made)  # unless its last windows are cut off (`ceil_mode`)
@@ -259,15 +260,19 @@ class _Reader:
         if call.arguments.get("padding") == "same":
             totals = [apart * ((taps or 1) - 1) for apart, taps in zip(dilation, w[2:], strict=False)]
             before, after = tuple(each // 2 for each in totals), tuple(each - each // 2 for each in totals)
+        stride = call.whole("stride", axes, 1)
         geometry = Geometry(
-            *(x, w, y, call.whole("stride", axes, 1), before, after, dilation, int(call.number("groups", 1))),
+            *(x, w, y, stride, before, after, dilation, int(call.number("groups", 1))),
             transposed="transpose" in call.name or bool(call.number("transposed", 0)),
             dtype=self._type(call.tensor("input")).dtype,
             layout=self._network.layout or self._layout(call),
         )
         given = [each for each in (call.tensor("weight"), call.tensor("bias")) if each]
-        computed = "" if {*given} <= {*self._constants} else "its filters are computed by the network"
-        why_not = call.why_not or computed
+        why_not = call.why_not
+        if not {*given} <= {*self._constants}:
+            why_not = why_not or "its filters are computed by the network"
+        elif any(len(each) < axes for each in (stride, before, after, dilation)):
+            why_not = why_not or "its padding or strides are computed by the network"
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
 
     def _linear(self, call: Call) -> Layer[Problem] | None:
@@ -303,7 +308,9 @@ class _Reader:
         kind, grouped = self._type(x), call.name == "group_norm"
         rows = call.whole("normalized_shape", 1, 1)
         why_not = ""
-        if not {*filter(None, given)} <= {*self._constants}:
+        if not rows:
+            why_not = "its normalized shape is computed by the network"
+        elif not {*filter(None, given)} <= {*self._constants}:
             why_not = "its weights are computed by the network"
         elif any(self._type(each).dtype != kind.dtype for each in given if each):
             why_not = f"its weights are not in {kind.dtype}, as its input is"

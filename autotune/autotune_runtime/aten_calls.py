@@ -58,10 +58,12 @@ class Call:
         return value if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """An argument with a number for each axis, or one for all."""
+        """An argument with a number for each axis, or one for all; empty if the network computes one of them."""
         value = self.arguments.get(name)
         given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
         numbers = tuple(each for each in given if isinstance(each, int))
+        if len(numbers) < len(given):
+            return ()
         return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
 
     def floats(self, name: str) -> tuple[float, ...]:

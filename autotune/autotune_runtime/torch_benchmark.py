@@ -24,12 +24,12 @@ from .fusion import LayerProblem
 from .network_layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, TunedConvolution, activated
+from .torch_operator import WRONG
 from .torch_plain import Plain
 from .torch_runtime import Runtime
 
 SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
 MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
-WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,7 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
         z = torch.empty_like(own(x, *before), memory_format=memory_format).normal_()
     if library is None:
         return Arrays(x, tuple(joined), own, own, z, before)
-    tuned = own.tuned(of.epilogue, library)
-    tuned.serve(of)  # whose images may have other sizes than the layer's
-    return Arrays(x, tuple(joined), own, tuned, z, before)
+    return Arrays(x, tuple(joined), own, own.tuned(of.epilogue, library), z, before)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:

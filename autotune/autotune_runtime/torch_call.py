@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from . import load
 from .arrays import TORCH_DTYPES
-from .interface import SCALAR, DeclaredProblem, Interface, InterfaceArray, Library
+from .interface import SCALAR, DeclaredProblem, Interface, InterfaceArray, Library, LibraryError
 from .prepared import GIVEN, problem_of
 
 DTYPES: Mapping[torch.dtype, str] = {getattr(torch, name): word for name, word in TORCH_DTYPES.items()}
@@ -21,6 +22,21 @@ LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 STORED = {word: dtype for dtype, word in DTYPES.items()}
 _MOST_AXES = 5
 """axes of the images of conv and conv_transpose; PyTorch's tensors may lack the first spatial ones"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a call of a network chooses between a library's kernel and PyTorch's operator for each shape."""
+
+    tf32: bool = True
+    """whether a kernel may compute in TF32"""
+    margin: float | None = None
+    """fraction by which a kernel must be faster in a short race in the first call of other sizes than `raced`; None: it
+    need not be faster"""
+    raced: tuple[tuple[int, ...], ...] = ()
+    """the sizes [C, ...] of the first tensor for which it was faster in a conversion's race"""
+    linear: bool = False
+    """whether PyTorch's operator is a linear layer in place of a convolution"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +55,14 @@ class Call:
     """shapes are PyTorch's: channels stand second, however they are stored, and 1-d and 2-d tensors lack spatial axes;
     False: shapes are as stored
     """
-    or_pytorch: bool = False
-    """problems without a kernel are computed by PyTorch, with one warning"""
+    choice: Choice | None = None
+    """None: a problem without a kernel is an error"""
 
     @property
     def text(self) -> str:
         """As text, which `call_of` parses."""
-        return json.dumps([self.path, self.arguments, self.torch_shapes, self.or_pytorch])
+        choice = None if self.choice is None else dataclasses.astuple(self.choice)
+        return json.dumps([self.path, self.arguments, self.torch_shapes, choice])
 
     @property
     def library(self) -> Library:
@@ -146,8 +163,34 @@ def _text_of(path: str, arguments: tuple[tuple[str, int | str], ...]) -> str:
 @functools.cache
 def call_of(text: str) -> Call:
     """Parse a call from its text."""
-    path, arguments, torch_shapes, or_pytorch = json.loads(text)
-    return Call(path, tuple((name, value) for name, value in arguments), torch_shapes, or_pytorch)
+    path, arguments, torch_shapes, given = json.loads(text)
+    choice = None
+    if given is not None:
+        tf32, margin, raced, linear = given
+        choice = Choice(tf32, margin, tuple(map(tuple, raced)), linear)
+    return Call(path, tuple((name, value) for name, value in arguments), torch_shapes, choice)
+
+
+def usable_kernel(
+    library: Library, problem: DeclaredProblem, *, tf32: bool, repeatable: bool = False
+) -> tuple[str, str]:
+    """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
+
+    `tf32`: it may compute in TF32; `repeatable`: it must compute the same bits in every run.
+    """
+    try:
+        library.workspace_bytes(problem)
+    except LibraryError as error:
+        return "", str(error)
+    name = library.kernel_name(problem) or ""
+    kernel = next(kernel for kernel in library.kernels() if kernel.name == name)
+    if kernel.accuracy == "tf32" and not tf32:
+        return name, "computes in TF32, which torch.backends does not allow for it"
+    if kernel.accuracy == "fp16-acc16":
+        return name, "sums in half precision, which PyTorch's convolution does not"
+    if repeatable and not kernel.deterministic:
+        return name, "does not compute the same bits in every run"
+    return name, ""
 
 
 def given_arrays(interface: Interface) -> list[InterfaceArray]:

@@ -18,13 +18,16 @@ from torch.nn import functional
 
 from . import find_library, load
 from .activations import BY_WORD
-from .convolution import Problem, Shape, activation_of, epilogue_name, prologue_activation, sizes
+from .convolution import Problem, activation_of, epilogue_name, prologue_activation, sizes
 from .fusion import LayerProblem
 from .network_interfaces import BY_NAME
-from .torch_call import Call
+from .torch_call import Call, Choice
 from .torch_exact import at_pixels, chosen_pixels, sums
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
+
+_ANY = Choice()
+"""Kernels of all sizes that the library has."""
 
 
 def activated(y: Tensor, word: str) -> Tensor:
@@ -55,6 +58,11 @@ def convolved(
     return made
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """PyTorch's linear layer of the pixels of x [N, C, H, W]; filters are [K, C, 1, 1]."""
+    return functional.linear(x.movedim(1, -1), weight.flatten(1), bias).movedim(-1, 1)
+
+
 def torch_arguments(
     rank: int, operation: str, arguments: Mapping[str, int | str]
 ) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
@@ -71,9 +79,13 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """A call by PyTorch's operators, in the layout of a kernel."""
     arguments, z, mask = dict(call.arguments), tensors.get("z"), tensors.get("mask")
+    w, bias = tensors["w"], tensors.get("bias")
     cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
     x = prepared(tensors["x"], cache, scale, shift, str(arguments.get("prologue", "")))
-    y = convolved(x, tensors["w"], tensors.get("bias"), call.library.interface.name, arguments)
+    if call.choice is not None and call.choice.linear:
+        y = linear(x, w, bias)
+    else:
+        y = convolved(x, w, bias, call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
     y = y if mask is None else torch.where(mask > 0, y, 0)
     return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
@@ -126,14 +138,18 @@ class Convolution(nn.Module):
         """The convolution of what is multiplied, with another bias or none."""
         return convolved(x, self.weight, bias, self._operation, self._arguments)
 
+    def first_sizes(self, problem: LayerProblem) -> tuple[int, ...]:
+        """The sizes [C, ...] of the images in a problem's call of the operator."""
+        return tuple(size or 0 for size in problem.x[1:])
+
     @property
     def device(self) -> torch.device:
         """The device of its filters."""
         return self.weight.device
 
-    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
-        """The same convolution by a library's kernel, with this epilogue."""
-        return TunedConvolution(self, replace(self.problem, epilogue=epilogue), library)
+    def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
+        """The same convolution by a library's kernels, with this epilogue."""
+        return TunedConvolution(self, replace(self.problem, epilogue=epilogue), library, choice)
 
     def extra_repr(self) -> str:
         """The text that `print` shows."""
@@ -147,7 +163,7 @@ class LinearLayer(Convolution):
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """The images y [N, K, H, W] of x [N, C, H, W] with this bias."""
-        return functional.linear(x.movedim(1, -1), self.weight.flatten(1), bias).movedim(-1, 1)
+        return linear(x, self.weight, bias)
 
 
 class UpsampledConvolution(Convolution):
@@ -159,10 +175,10 @@ class UpsampledConvolution(Convolution):
         made: Tensor = torch.conv2d(upsampled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
         return made
 
-    def tuned(self, epilogue: str, library: str | Path) -> TunedConvolution:
+    def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
         """The transposed convolution of the same images, with this epilogue."""
         weight = nn.Parameter(upsampled_filters(self.weight, self.problem.geometry.groups), requires_grad=False)
-        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library)
+        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
 
 
 def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
@@ -180,31 +196,23 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
 
 
 class TunedConvolution(Convolution):
-    """A convolution that runs a library's kernels on images of the shapes it was made for, any number of them.
+    """A convolution that runs a library's kernels, and PyTorch's convolution for shapes that have none.
 
     If its problem has a residual, it takes the residual as a second argument and adds it before its activation; the
-    frames before a video are its third, and factors of each image's channels [N, C, 1, ...] its fourth.
-    PyTorch's convolution computes images of another shape or on another type of device, residuals of another shape than
-    the output's, all images once the filters were cast to another dtype (`network.half()`), and, with one warning, more
-    images at once than the kernel supports. It notices a change of the parameters in place or by `load_state_dict`, but
-    not through `.data`.
+    frames before a video are its third, and factors of each image's channels [N, C, 1, ...] its fourth. The operator
+    chooses a kernel in the first call of a shape. PyTorch's convolution computes images on another type of device, and
+    all images once the filters were cast to another dtype (`network.half()`). The module notices a change of the
+    parameters in place or by `load_state_dict`, but not through `.data`.
     """
 
-    def __init__(self, conv: Convolution, problem: Problem, library: str | Path) -> None:
-        """Take over a convolution's parameters; `problem` determines shapes, layout and epilogue."""
+    def __init__(self, conv: Convolution, problem: Problem, library: str | Path, choice: Choice = _ANY) -> None:
+        """Take over a convolution's parameters; `problem` determines layout and epilogue."""
         super().__init__(problem, conv.weight, conv.bias)
         of = problem.geometry
         zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
         self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
         self._dtype = conv.weight.dtype
-        self._served: dict[tuple[Shape, ...], Shape] = {}
-        """the sizes of images that kernels compute, and of the frames before them, with those of the output"""
-        self.serve(problem)
-        self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, or_pytorch=True).text
-
-    def serve(self, problem: LayerProblem) -> None:
-        """Run the library's kernel also for this problem, whose images have other sizes."""
-        self._served[tuple(shape[1:] for shape in problem.inputs)] = problem.y[1:]
+        self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, choice=choice).text
 
     def forward(  # type: ignore[override] # a residual, which a plain convolution does not take, comes first
         self,
@@ -223,11 +231,7 @@ class TunedConvolution(Convolution):
             y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache, factors, None), (weight, bias))
             if y is not None:
                 return y
-        given = tuple(each.shape[1:] for each in (x, cache) if each is not None)
-        y_sizes = next((y_sizes for known, y_sizes in self._served.items() if known == given), None)
-        supported = y_sizes is not None and CONVOLUTION.runtime_of(x.device) is not None
-        supported = supported and weight.dtype == self._dtype
-        if supported and y_sizes is not None and (z is None or z.shape == (x.shape[0], *y_sizes)):
+        if self._call and weight.dtype == self._dtype and CONVOLUTION.runtime_of(x.device) is not None:
             return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, factors, None, self._call))
         return self.by_pytorch(x, z, cache, scale)
 
@@ -274,7 +278,6 @@ class TunedConvolution(Convolution):
     def leave_to_pytorch(self) -> None:
         """Run PyTorch's operators from now on."""
         self._call = ""
-        self._served.clear()
 
     def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""

@@ -33,14 +33,14 @@ from .interface import (
     Interface,
     InterfaceArray,
     Library,
-    LibraryError,
     Number,
-    Status,
 )
 from .prepared import GIVEN, WEIGHTS
-from .torch_call import Call, call_of, given_arrays, scalars_of, schema, text_of
+from .torch_call import Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
+WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
+_RACES = 3  # times that a kernel and PyTorch's operator run to be compared in the first call
 _ALIGNMENT = 16  # bytes: of every array that the library takes
 _INFERENCE = (
     "the weights are inference tensors, whose changes PyTorch does not count; clone them outside inference_mode()"
@@ -89,7 +89,7 @@ class _Kept:
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
     """by shape and run-time sizes"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
-    """the members of `passes` that PyTorch computes, because no kernel supports them"""
+    """the keys, like those of `passes`, that PyTorch computes"""
 
 
 class Operator:
@@ -100,8 +100,8 @@ class Operator:
     ) -> None:
         """An operator for the libraries of all operations that have the arrays of this one.
 
-        `instead` computes the problems that have no kernel, if a call allows that. Unless it `prepares` weights, they
-        are read in each pass, and may change from pass to pass.
+        `instead` computes a call as a kernel does, where the call's choice allows that. Unless it `prepares` weights,
+        they are read in each pass, and may change from pass to pass.
         """
         self.interface, self._operation, self._instead = interface, name, instead
         arrays = given_arrays(interface)
@@ -196,8 +196,17 @@ class Operator:
         launched, weights, numbers, text = self._split(arguments)
         made = self._ran(text, launched, weights, numbers)
         if made is None:
-            made = self._first(text, launched, weights, numbers, call_of(text))
+            kept, call = self._kept.get(id(weights[0]) if weights else 0), call_of(text)
+            if kept is not None and _which(text, launched) in kept.refused and kept.stamp == _stamp(weights):
+                made = self._by_pytorch(call, launched, weights)
+            else:
+                made = self._first(text, launched, weights, numbers, call)
         return made if self._outputs else None
+
+    def _by_pytorch(self, call: Call, launched: Tensors, weights: Tensors) -> object:
+        """A call by PyTorch's operators."""
+        assert self._instead is not None  # noqa: S101 - otherwise the call has no choice
+        return self._instead(call, self._named(launched, weights))
 
     def _ran(self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number] = ()) -> object:
         """A prepared pass; None if it is not prepared. Small layers are limited by this function."""
@@ -253,41 +262,59 @@ class Operator:
     ) -> object:
         """A pass that is not prepared; it is prepared for the next calls."""
         device, tensors = _device(launched), self._named(launched, weights)
-        like, problem = call.made(tensors, torch.device("meta")), call.problem(tensors)
+        runtime, which = self._runtimes[device.type], _which(key, launched)
+        try:
+            like, problem = call.made(tensors, torch.device("meta")), call.problem(tensors)
+        except ValueError:
+            if call.choice is None:
+                raise
+            return self._by_pytorch(call, launched, weights)  # which may accept the tensors, or has its own message
         if problem.is_empty:  # which the library has no kernels for
             return self._returned(call.made(tensors, device))
-        runtime, which = self._runtimes[device.type], _which(key, launched)
-        instead = self._instead if call.or_pytorch else None
         with runtime.current(device):
-            if instead is None and any(map(_is_inference, weights)):
+            if call.choice is None and any(map(_is_inference, weights)):
                 return self._once(launched, weights, numbers, call, problem, runtime)
             with self._preparing:
                 kept = self._of_now(weights, runtime)
                 if which not in kept.passes and which not in kept.refused:
                     self._refuse_capture(runtime)
-                    refusal = self._refusal(weights, call, problem)
-                    if refusal:
-                        words = f"{self._name}: PyTorch's {self._operation} runs instead: {refusal}"
-                        warnings.warn(words, RuntimeWarning, stacklevel=2)
-                        kept.refused.add(which)
-                    else:
+                    if self._has_kernel(launched, weights, call, problem):
                         kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
-            if instead is not None and which in kept.refused:
-                return instead(call, tensors)
+                        if not self._wins(key, launched, weights, call, runtime):
+                            del kept.passes[which]
+                    if which not in kept.passes:
+                        kept.refused.add(which)
+            if which in kept.refused:
+                return self._by_pytorch(call, launched, weights)
             made = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
             return self._once(launched, weights, numbers, call, problem, runtime) if made is None else made
 
-    def _refusal(self, weights: Tensors, call: Call, problem: DeclaredProblem) -> str:
-        """Why PyTorch must compute a problem; empty if a kernel does. Raises LibraryError if PyTorch may not."""
-        if any(map(_is_inference, weights)):
-            return _INFERENCE
-        try:
+    def _has_kernel(self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem) -> bool:
+        """Whether the library has a kernel for a problem that the call's choice allows; warns if one was expected.
+
+        Raises LibraryError if the library must have one.
+        """
+        if call.choice is None:
             call.library.workspace_bytes(problem)
-        except LibraryError as error:
-            if not call.or_pytorch or error.status not in (Status.UNSUPPORTED, Status.WRONG_DEVICE):
-                raise
-            return str(error)
-        return ""
+            return True
+        why_not = _INFERENCE if any(map(_is_inference, weights)) else ""
+        if not why_not:
+            _, why_not = usable_kernel(call.library, problem, tf32=call.choice.tf32)
+        if why_not and _is_raced(call.choice, launched):
+            words = f"{self._name}: PyTorch's {self._operation} runs instead: {why_not}"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        return not why_not
+
+    def _wins(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call, runtime: Runtime) -> bool:
+        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, if that was not known before."""
+        choice, device = call.choice, _device(launched)
+        if choice is None or choice.margin is None or _is_raced(choice, launched):
+            return True
+        contenders = partial(self._by_pytorch, call, launched, weights), partial(self._ran, key, launched, weights)
+        (expected, theirs_ms), (made, ours_ms) = ((run(), _time_ms(run, device, runtime)) for run in contenders)
+        expected, made = (cast("Tensor", each).float() for each in (expected, made))
+        agrees = (made - expected).abs().max() <= WRONG * expected.abs().max()
+        return bool(agrees) and theirs_ms > (1 + choice.margin) * ours_ms
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
         """The prepared kernels for weights; they are dropped if one of the weights has changed."""
@@ -402,7 +429,10 @@ class Operator:
         """The operator on tensors without data."""
         launched, weights, _, text = self._split(arguments)
         self._refuse_gradients(launched, weights)
-        made = self._returned(call_of(text).made(self._named(launched, weights), _device(launched)))
+        call = call_of(text)
+        if call.choice is not None:  # which has rules for symbolic sizes
+            return self._by_pytorch(call, launched, weights)
+        made = self._returned(call.made(self._named(launched, weights), _device(launched)))
         return made if self._outputs else None
 
     def _under_autocast(self, *arguments: object) -> object:
@@ -421,6 +451,21 @@ class Operator:
 
 def _device(launched: Tensors) -> torch.device:
     return next(tensor.device for tensor in launched if tensor is not None)
+
+
+def _is_raced(choice: Choice, launched: Tensors) -> bool:
+    """Whether a conversion decided that a kernel computes tensors of these sizes."""
+    first = next(tensor for tensor in launched if tensor is not None)
+    return choice.margin is None or tuple(first.shape[1:]) in choice.raced
+
+
+def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
+    """The shortest of a few runs."""
+
+    def passed() -> None:
+        run()
+
+    return min(runtime.time_ms(device, passed) for _ in range(_RACES))
 
 
 def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:

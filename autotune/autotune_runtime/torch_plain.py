@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .activations import BY_WORD
-from .convolution import Shape
 from .fusion import LayerProblem
 from .network_interfaces import BY_NAME
 from .plain_problems import (
@@ -29,21 +28,21 @@ from .plain_problems import (
     NormProblem,
     PlainProblem,
 )
-from .torch_call import STORED, Call
+from .torch_call import STORED, Call, Choice
 from .torch_convolution import activated
 from .torch_exact import MOST_ELEMENTS
 from .torch_operator import Instead, Operator
 from .torch_runtime import TrainingMode
 
 _EPS = 1e-5  # of a batch norm, which must not be 0
+_ANY = Choice()
 
 
 class Plain(nn.Module):
-    """A layer without filters that PyTorch computes, or a library's kernel.
+    """A layer without filters that PyTorch computes, or a library's kernels.
 
-    The kernel computes inputs of the shapes that it was made for, with any first size. PyTorch computes inputs of other
-    shapes or dtypes or on another type of device, and, with one warning, more rows or images at once than the kernel
-    supports. Changes of the parameters are noticed as by a TunedConvolution.
+    The operator chooses a kernel in the first call of a shape. PyTorch computes shapes without a kernel, and inputs of
+    other dtypes or on another type of device. Changes of the parameters are noticed as by a TunedConvolution.
     """
 
     operator: ClassVar[Operator]
@@ -57,35 +56,30 @@ class Plain(nn.Module):
         bias: nn.Parameter | None,
         device: torch.device,
         library: str | Path | None = None,
+        choice: Choice = _ANY,
     ) -> None:
-        """`problem` determines shapes and epilogue; `library` has the kernel, None: PyTorch computes the layer."""
+        """`problem` determines the epilogue; `library` has the kernels, None: PyTorch computes the layer."""
         super().__init__()
         self.weight, self.bias, self.device = weight, bias, device
         self.problem = problem
-        self._served: dict[tuple[Shape, ...], Shape] = {}
-        """the sizes of inputs that a kernel computes, with those of the output"""
-        if library is not None:
-            self.serve(problem)
         self._dtype = STORED[problem.dtype]
-        self._call = Call(str(library), tuple(problem.arguments.items()), or_pytorch=True).text
+        self._call = ""
+        """its call of the operator; empty: PyTorch computes it"""
+        if library is not None:
+            self._call = Call(str(library), tuple(problem.arguments.items()), choice=choice).text
         self.eval()
 
-    def tuned(self, epilogue: str, library: str | Path) -> Self:
-        """The same layer by a library's kernel, with this epilogue."""
-        return type(self)(replace(self.problem, epilogue=epilogue), self.weight, self.bias, self.device, library)
-
-    def serve(self, problem: LayerProblem) -> None:
-        """Run the library's kernel also for this problem, whose images have other sizes."""
-        self._served[tuple(shape[1:] for shape in problem.inputs)] = problem.y[1:]
+    def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> Self:
+        """The same layer by a library's kernels, with this epilogue."""
+        problem = replace(self.problem, epilogue=epilogue)
+        return type(self)(problem, self.weight, self.bias, self.device, library, choice)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Compute y from tensors of the shapes of `problem.inputs`."""
-        first, weights = tensors[0], self.weights()
-        given = tuple(each.shape[1:] for each in tensors)
-        y_sizes = next((y_sizes for known, y_sizes in self._served.items() if known == given), None)
-        fits = all(each.dtype == self._dtype and len(each) == len(first) for each in tensors)
+        """Compute y from tensors of the kinds of `problem.inputs`."""
+        weights = self.weights()
+        fits = all(each.dtype == self._dtype for each in tensors)
         fits = fits and all(each is None or each.dtype == self.weights_dtype for each in weights)
-        if y_sizes is None or not fits or self.operator.runtime_of(first.device) is None:
+        if not self._call or not fits or self.operator.runtime_of(tensors[0].device) is None:
             return self.by_pytorch(*tensors)
         arrays = self.arrays(tensors)
         y: object = None
@@ -93,10 +87,11 @@ class Plain(nn.Module):
             y = self.operator.call_cached(self._call, arrays, weights)
         if y is None:
             y = self.operator(arrays[0], *weights, *arrays[1:], self._call)
-        shape = (len(first), *y_sizes)
-        if self.problem.layout != "nhwc":
-            return cast("Tensor", y).view(shape)
-        return cast("Tensor", y).view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+        return self.shaped(cast("Tensor", y), tensors[0])
+
+    def shaped(self, y: Tensor, x: Tensor) -> Tensor:
+        """The result [N, C, ...] as a view of the kernel's, which has the pixels of x."""
+        return y.view(x.shape[0], *x.shape[2:], y.shape[-1]).movedim(-1, 1)
 
     def by_pytorch(self, *tensors: Tensor) -> Tensor:
         """Compute the same with PyTorch's operators."""
@@ -109,6 +104,12 @@ class Plain(nn.Module):
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         """The arrays of a call: images [N, pixels, C]."""
         return [each.movedim(1, -1).reshape(len(each), -1, each.shape[1]) for each in tensors]
+
+    def first_sizes(self, problem: LayerProblem) -> tuple[int, ...]:
+        """The sizes of the first array in a problem's call of the operator, without the number of images or rows."""
+        inputs = tuple(torch.empty([size or 0 for size in shape], device="meta") for shape in problem.inputs)
+        first, *_ = self.arrays(inputs)
+        return () if first is None else tuple(first.shape[1:])
 
     def weights(self) -> tuple[Tensor | None, ...]:
         """The weights of a call."""
@@ -145,7 +146,7 @@ class Plain(nn.Module):
 
     def leave_to_pytorch(self) -> None:
         """Run PyTorch's operators from now on."""
-        self._served.clear()
+        self._call = ""
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""
@@ -189,7 +190,7 @@ def _norm_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
         kind=str(named["kind"]),
     )
     y = normalised(x if groups is None else images, tensors.get("weight"), tensors.get("bias"), problem)
-    return activated(y if groups is None else y.movedim(1, -1).contiguous(), problem.activation)
+    return activated((y if groups is None else y.movedim(1, -1)).contiguous(), problem.activation)
 
 
 class Norm(Plain):
@@ -213,6 +214,10 @@ class Norm(Plain):
     def weights(self) -> tuple[Tensor | None, ...]:
         """Weight and bias of the channels."""
         return self.weight, self.bias
+
+    def shaped(self, y: Tensor, x: Tensor) -> Tensor:
+        """The result in the shape of x."""
+        return super().shaped(y, x) if self.problem.layout == "nhwc" else y.view(x.shape)
 
 
 def concatenated(tensors: tuple[Tensor, ...], weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -289,6 +294,10 @@ class MaxPool(Plain):
         """The images [N, H, W, C]."""
         return [each.movedim(1, -1) for each in tensors]
 
+    def shaped(self, y: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002 - of the kernel's own size
+        """The result [N, C, P, Q]."""
+        return y.movedim(-1, 1)
+
 
 class AvgPool(MaxPool):
     """The mean of windows of images, in which padding counts as zeros."""
@@ -309,12 +318,20 @@ class Mean(Plain):
         (x,) = tensors
         return x.mean(tuple(range(2, x.dim())), self.problem.keeps_axes)
 
+    def shaped(self, y: Tensor, x: Tensor) -> Tensor:
+        """The result [N, C, 1, ...] or [N, C]."""
+        return y.view(*y.shape, *(1,) * (x.dim() - 2)) if self.problem.keeps_axes else y
+
+
+def _gated_by_pytorch(_: Call, tensors: Mapping[str, Tensor]) -> Tensor:
+    return (tensors["x"] * tensors["gate"][:, None]).contiguous()
+
 
 class Gate(Plain):
     """The product of images and a factor for each image and channel."""
 
     problem: GateProblem
-    operator = Operator(BY_NAME["gate"], "gate", lambda _, tensors: tensors["x"] * tensors["gate"][:, None])
+    operator = Operator(BY_NAME["gate"], "gate", _gated_by_pytorch)
     tolerance = 1e-6
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:

@@ -17,8 +17,9 @@ from .activations import BY_WORD
 from .convolution import FilterGradient, Problem
 from .declared import INTERFACES
 from .fusion import LayerProblem
-from .interface import Library, LibraryError, find_libraries
+from .interface import Library, find_libraries
 from .torch_benchmark import THOROUGH, Effort, Times, Work, race, race_apart
+from .torch_call import Choice, usable_kernel
 from .torch_convolution import Convolution, TunedConvolution
 from .torch_example import convolutions, has_hooks
 from .torch_layers import Inference, Layer
@@ -165,14 +166,15 @@ def swap(
                 if by is not None or not row.swapped or layer.module is None:
                     continue
                 if isinstance(row.problem, LayerProblem):
-                    module = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path)
-                    tuned[len(rows) - 1] = module
+                    at, elsewhere = len(rows) - 1, layer.elsewhere_of(row.problem)
+                    rows += [replace(judge.row(layer, (problem,)), kind=layer.kind) for problem in elsewhere]
+                    wins = [position for position in range(at, len(rows)) if rows[position].swapped]
+                    problems = zip((row.problem, *elsewhere), rows[at:], strict=True)
+                    raced = tuple(layer.module.first_sizes(problem) for problem, each in problems if each.swapped)
+                    choice = Choice(tf32_is_allowed(linear=layer.is_linear), margin, raced, layer.is_linear)
+                    module = layer.module.tuned(row.problem.epilogue, libraries[row.problem.operation].path, choice)
                     part.take(layer, row.problem, module)
-                    for problem in layer.elsewhere_of(row.problem):
-                        rows.append(replace(judge.row(layer, (problem,)), kind=layer.kind))
-                        if rows[-1].swapped:
-                            tuned[len(rows) - 1] = module
-                            module.serve(problem)
+                    tuned |= dict.fromkeys(wins, module)
         return Swapped(network.finish(), Report((*rows, *left), len(network.folded)), tuned)
 
 
@@ -284,27 +286,12 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 def serves(
     libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
-    """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
-
-    `tf32`: it may compute in TF32; `repeatable`: it must compute the same bits in every run.
-    """
+    """As `usable_kernel`, in the library of the problem's operation."""
     library = libraries.get(problem.operation)
     if library is None:
         return "", f"there is no library of {problem.operation}"
     declared = library.interface.problem(problem.values)
-    try:
-        library.workspace_bytes(declared)
-    except LibraryError as error:
-        return "", str(error)
-    name = library.kernel_name(declared) or ""
-    kernel = next(kernel for kernel in library.kernels() if kernel.name == name)
-    if kernel.accuracy == "tf32" and not tf32:
-        return name, "computes in TF32, which torch.backends does not allow for it"
-    if kernel.accuracy == "fp16-acc16":
-        return name, "sums in half precision, which PyTorch's convolution does not"
-    if repeatable and not kernel.deterministic:
-        return name, "does not compute the same bits in every run"
-    return name, ""
+    return usable_kernel(library, declared, tf32=tf32, repeatable=repeatable)
 
 
 def tf32_is_allowed(*, linear: bool = False) -> bool:

@@ -18,12 +18,13 @@ from .convolution import FilterGradient, Geometry, Problem, data_gradient
 from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
-from .torch_benchmark import BRIEF, THOROUGH, WRONG, Effort, Times, timed
-from .torch_call import DTYPES, LAST, STORED, Call
+from .torch_benchmark import BRIEF, THOROUGH, Effort, Times, timed
+from .torch_call import DTYPES, LAST, STORED, Call, Choice
 from .torch_capture import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
 from .torch_gradients import TRAINED as OPERATOR
+from .torch_operator import WRONG
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
 from .torch_training_norms import mask_gradient, masks_others, rewrite_norms
@@ -334,7 +335,7 @@ class _Judge:
         if why_not:
             return Row(name, problem, kernel, None, None, swapped=False, why=why_not), ""
         path, arguments = str(self._libraries[problem.operation].path), tuple(problem.arguments.items())
-        call = Call(path, arguments, torch_shapes=True, or_pytorch=True).text
+        call = Call(path, arguments, torch_shapes=True, choice=Choice()).text
         key = repr((part, problem, site.has_bias, site.weight_dtype))
         if key not in self._times:
             draw = partial(_tensors, site, masked=problem.epilogue == MASKED)

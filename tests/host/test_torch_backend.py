@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 import pytest
@@ -28,7 +29,8 @@ CLOSE = 1e-5
 def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHostDriver]:
     first = Conv2dProblem(4, 1, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_relu")
     block = Conv2dProblem(4, 4, 12, 12, 4, 3, 3, pad_h=1, pad_w=1, epilogue="bias_add_relu")
-    kernels = (kernel("direct", "first", first), kernel("direct", "block", block))
+    small = replace(first, h=8, w=8)
+    kernels = (kernel("direct", "first", first), kernel("direct", "block", block), kernel("direct", "small", small))
     exported = export_library(kernels, tmp_path_factory.mktemp("exported"), ())
     with host_driver(built_for_host(exported, tmp_path_factory.mktemp("built"), cxx=cxx)) as run:
         run(networks.support_cpu)
@@ -49,6 +51,14 @@ def test_kernels_are_swapped_in_for_any_number_of_images(on_cpu: OnHostDriver) -
 
 def test_compiling_writes_neither_to_inputs_nor_to_buffers(on_cpu: OnHostDriver) -> None:
     assert max(on_cpu(backends.first_calls)) < CLOSE
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_one_network_serves_images_of_several_sizes(compiles: bool, on_cpu: OnHostDriver) -> None:
+    found, graphs = on_cpu(backends.in_several_sizes, compiles=compiles)
+    assert [count for count, _ in found] == [1, 2, 3], "kernels of the library's sizes, else PyTorch's convolution"
+    assert max(difference for _, difference in found) < CLOSE
+    assert graphs == int(compiles), "nothing is compiled again"
 
 
 @pytest.mark.parametrize(
