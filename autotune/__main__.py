@@ -5,7 +5,6 @@ from __future__ import annotations
 # The built-in module: importing `signal` takes another 10 ms, during which Ctrl-C prints a traceback.
 import _signal as signal  # type: ignore[import-not-found]
 import gc
-import sys
 
 COLLECTED_AFTER = 50_000
 """objects; with Python's default of 700, collecting garbage takes a sixth of a command over very many trials"""
@@ -15,15 +14,8 @@ def main() -> None:
     """Load the command line and run it. Until it is loaded, a signal ends the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        from autotune.cli import main as command_line
-    except (OSError, MemoryError, ImportError, RuntimeError) as error:
-        from autotune.errors import what_the_machine_lacks
+    from autotune.cli import main as command_line
 
-        lacking = what_the_machine_lacks(error)
-        if lacking is None:
-            raise
-        sys.exit(f"autotune: {lacking}")
     gc.set_threshold(COLLECTED_AFTER)
     command_line()
 

@@ -8,9 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
-from autotune.bounded_io import of_regular, open_regular
 from autotune.errors import StoreError, not_written
 
 _SQLITE = b"SQLite format 3\0"
@@ -47,7 +45,7 @@ def _is_database(file: Path) -> bool:
     The database must not be open in this process: closing the file would release SQLite's locks on it.
     """
     try:
-        with open_regular(file) as content:
+        with file.open("rb") as content:
             return content.read(len(_SQLITE)) == _SQLITE
     except OSError:
         return False
@@ -58,12 +56,6 @@ def folder_named(name: str | os.PathLike[str], option: str) -> Path:
     if not os.fspath(name):
         raise StoreError(f"{option}: is empty; name a folder, or give . for the current one")
     return Path(name)
-
-
-def open_lock(file: Path) -> BinaryIO:
-    """Open a file for locking; create it if it does not exist. Raises OSError for a link, a device or a pipe."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return open(of_regular(os.open(file, flags, 0o666)), "r+b")
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from autotune.errors import without_passwords
-
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # formats, bidi
@@ -14,8 +12,8 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text for people: control characters except newline and tab escaped, passwords removed."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), without_passwords(text))
+    """The text for people: control characters except newline and tab escaped."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:

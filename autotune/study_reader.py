@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.bounded_io import read_text
 from autotune.errors import StudyError, TemplateError, shortened
 from autotune.legacy_names import STUDY_KEYS, current_study
 from autotune.operation.operation import Operation
@@ -16,6 +15,7 @@ from autotune.operation.registry import CONV2D, find_operation, operation
 from autotune.problem import Layer, make_problem
 from autotune.resources import shipped
 from autotune.study import ADMITTED, SPILL_LIMIT_BYTES, EndToEnd, Measure, NamedRule, Study, Technique
+from autotune.text_file import read_text
 from autotune.toml_table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import END_TO_END, Value
 

@@ -14,19 +14,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from autotune.bounded_io import Raises
 from autotune.errors import AutotuneError, shortened
+from autotune.text_file import Raises
 
 LARGEST = 2**63 - 1  # largest integer in SQLite
 _SHOWN = 40  # most characters of a JSON value of a wrong kind in an error
 _MESSAGE_SHOWN = 400  # most characters of the parser's own error
-_MOST_TABLES = 1000  # most tables of one kind, such as layers
-_MOST_BITS = 4096  # most bits of an integer; Python prints up to 14,000
-_MOST_DOTS = 32  # most dots in a key; reading it takes time quadratic in them
-_MANY_DIGITS = re.compile(r"(?<![\w.-])[+-]?[0-9](?:_?[0-9]){1233,}+(?![\w.])")  # TOML's numbers have 64 bits
-_HUGE = f"a whole number of more than {_MOST_BITS} bits"
-_WORD = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_MANY_DOTS = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*+\.[ \t]*+{_WORD}){{{_MOST_DOTS + 1}}}")
 
 
 def is_whole(word: str, least: int, most: int) -> bool:
@@ -136,8 +129,6 @@ class Table:
         value = self.content.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, expected)
-        if len(value) > _MOST_TABLES:
-            raise self.error(key, f"has {len(value)} tables: expected at most {_MOST_TABLES}")
         found = []
         for index, item in enumerate(value):
             if not isinstance(item, dict):
@@ -166,34 +157,11 @@ class Table:
 
 def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
     """The table of a TOML text. For a part of a file, `what` names it and `first` is the number of lines before it."""
-    for pattern, why in ((_MANY_DOTS, f"more than {_MOST_DOTS} dots in a key"), (_MANY_DIGITS, _HUGE)):
-        if found := pattern.search(text):
-            raise raises(f"{file}: {what}line {text.count(chr(10), 0, found.start()) + 1 + first}: {why}")
     try:
-        table = Table(tomllib.loads(text), raises, file)
-        if key := _key_of_a_huge_number(table.content):
-            raise table.error(key, _HUGE)
-        return table
+        return Table(tomllib.loads(text), raises, file)
     except tomllib.TOMLDecodeError as error:
         message = re.sub(r"at line (\d+)", lambda found: f"at line {int(found.group(1)) + first}", str(error))
         raise raises(f"{file}: {what}is not TOML: {message}") from None
-    except ValueError:  # Python's error for a number of more than about 4,000 digits
-        raise raises(f"{file}: {what}{_HUGE}") from None
-    except RecursionError:
-        raise raises(f"{file}: {what}is nested too deeply; there are tables in tables at most") from None
-
-
-def _key_of_a_huge_number(content: Mapping[str, object]) -> str:
-    """The outermost key with a number that cannot be printed, or an empty string."""
-    for key, value in content.items():
-        waiting: list[object] = [value]
-        while waiting:
-            item = waiting.pop()
-            if isinstance(item, int) and item.bit_length() > _MOST_BITS:
-                return key
-            if isinstance(item, dict | list):
-                waiting.extend(item.values() if isinstance(item, dict) else item)
-    return ""
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

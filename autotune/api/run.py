@@ -12,7 +12,6 @@ from pathlib import Path
 
 from autotune.api.device_names import Say, Warn, cache_folder, evaluator_of
 from autotune.api.interrupts import orderly_interrupts
-from autotune.atomic_write import open_lock
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_machine import usable_cores
 from autotune.devices.torch_baseline import require_torch
@@ -129,7 +128,7 @@ def study_lock(
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open_lock(folder / name)
+        file = (folder / name).open("ab")
     except OSError as error:
         raise StoreError(not_written(folder, error, _ADVICE)) from None
     with file:

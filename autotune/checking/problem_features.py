@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 import numpy as np
 
-from autotune.bounded_io import read_text
 from autotune.checking.pairwise import Rows
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Bound, Expression
@@ -21,6 +20,7 @@ from autotune.expressions.vectorized import Column, Columns
 from autotune.operation.declarations import MAX_SIZE
 from autotune.operation.operation import FILE as OPERATION_FILE
 from autotune.operation.operation import Operation
+from autotune.text_file import read_text
 from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 

@@ -14,8 +14,7 @@ import click
 
 from autotune.cli.command_group import GroupedCommands
 from autotune.cli.output import cannot_be_written, for_people, note
-from autotune.errors import AutotuneError, StoreWarning, what_the_machine_lacks
-from autotune.tempdirs import removing_leftovers
+from autotune.errors import AutotuneError, StoreWarning, file_error
 
 _VERSION = "Show the versions of autotune, nvcc, the driver and the GPU."
 _LINE = 4096  # characters of an error
@@ -135,14 +134,15 @@ def main() -> None:
         except AutotuneError as error:
             end_where_a_signal_came()
             _end(str(error))
-        except (OSError, MemoryError, ImportError, RuntimeError) as error:
+        except (OSError, RuntimeError) as error:
             end_where_a_signal_came()
-            if isinstance(error, OSError) and error.filename is None and cannot_be_written(stdout):
-                _end(f"standard output: cannot be written: {error.strerror}")
-            lacking = what_the_machine_lacks(error)
-            if lacking is None:
+            if isinstance(error, RuntimeError):
                 raise
-            _end(lacking)
+            if error.filename is not None:
+                _end(file_error(error))
+            if not cannot_be_written(stdout):
+                raise
+            _end(f"standard output: cannot be written: {error.strerror}")
         except SystemExit as end:
             if end.code == 128 + signal.SIGTERM:
                 kept = "; every measured trial is in the database" if _MEASURING.intersection(sys.argv) else ""
@@ -197,8 +197,7 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores it
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
-        with removing_leftovers():
-            yield end_again
+        yield end_again
     finally:
         for number, handler in previous:
             signal.signal(number, handler)

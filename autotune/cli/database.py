@@ -12,7 +12,6 @@ from typing import TextIO
 import click
 
 from autotune.atomic_write import atomic_write, check_writable
-from autotune.bounded_io import open_regular
 from autotune.cli.options import DATABASE, SECONDS, database_path, writable
 from autotune.cli.output import exact, note
 from autotune.cli.tables import format_options, show
@@ -60,7 +59,7 @@ def load(file: Path, db: str) -> None:
     from autotune.store import load as read_dump
 
     try:
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else open_regular(file) as content:
+        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as content:
             text = content.read().decode()
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error

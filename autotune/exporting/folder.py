@@ -18,14 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from autotune.bounded_io import read_bytes
 from autotune.errors import StoreError, not_written
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
 """The results of building and testing the folder; not part of the export."""
 _HASHES = "sha256"  # key of PROVENANCE: file to hash
-_FILE_BYTES = 1 << 24  # maximum size of a file that an export may have written
 
 More = Callable[[Path], Mapping[str, bytes]]
 """Makes the additional files of a folder from all others."""
@@ -140,8 +138,8 @@ class _Earlier:
         path = PurePath(name)
         if any(os.path.islink(self.target / part) for part in (*path.parents[:-1], path)):
             return None
-        with suppress(StoreError):
-            return read_bytes(self.target / name, StoreError, _FILE_BYTES)
+        with suppress(OSError):
+            return (self.target / name).read_bytes()
         return None
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from autotune import autotune_runtime
 from autotune.autotune_runtime.network_interfaces import BY_NAME
-from autotune.bounded_io import read_text
 from autotune.errors import StoreError
 from autotune.measurement.exported import interface_of
 from autotune.operation.operation import Operation
 from autotune.operation.registry import CONV2D
+from autotune.text_file import read_text
 
 OF_NETWORKS = frozenset(BY_NAME)
 """The operations whose exports convert PyTorch networks."""

@@ -19,7 +19,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from autotune.errors import TemplateError, shortened
-from autotune.expressions.functions import FUNCTIONS, MOST_BITS, ON_VALUES, Evaluated
+from autotune.expressions.functions import FUNCTIONS, ON_VALUES, Evaluated
 from autotune.trial import Value
 
 if TYPE_CHECKING:
@@ -347,10 +347,6 @@ class Expression:
             raise self.error(f"does not parse: {why}" if text.strip() else "is empty") from None
         except _Unsupported as error:
             raise self.error(str(error)) from None
-        except RecursionError:
-            raise self.error("is nested too deeply") from None
-        except ValueError:  # from Python, for a number of more than about 4,000 digits
-            raise self.error(f"has a number of more than {MOST_BITS} bits") from None
 
     def compared(self) -> Iterator[tuple[str, str]]:
         """Names with the words that they are compared with."""

@@ -60,9 +60,6 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
 
 Evaluated = Value | tuple[Value, ...]
 
-MOST_BITS = 4096
-"""the largest whole number that an expression may yield; a size has 31 bits"""
-
 
 def ceil_div(numerator: int, denominator: int) -> int:
     """The smallest integer not below numerator / denominator."""
@@ -88,25 +85,6 @@ def max_registers(warps: int) -> int:
     return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
 
 
-def product(one: Evaluated, other: Evaluated) -> int:
-    """Whole numbers multiplied. Raises OverflowError for more than MOST_BITS, TypeError for anything else."""
-    if not (isinstance(one, int) and isinstance(other, int)):
-        raise TypeError("* is for whole numbers")
-    if one.bit_length() + other.bit_length() > MOST_BITS:
-        raise OverflowError(f"more than {MOST_BITS} bits")
-    return one * other
-
-
-def power(base: Evaluated, exponent: Evaluated) -> int:
-    """A whole number to the power of another; a fraction for a negative exponent. Raises as `product` does."""
-    if not (isinstance(base, int) and isinstance(exponent, int)):
-        raise TypeError("** is for whole numbers")
-    if max(base.bit_length() - 1, 1) * exponent > MOST_BITS and abs(base) > 1:
-        raise OverflowError(f"more than {MOST_BITS} bits")
-    raised: int = base**exponent
-    return raised
-
-
 FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
     "ceil_div": ceil_div,
     "round_up": round_up,
@@ -120,10 +98,10 @@ FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
 ON_VALUES: Mapping[str, Callable[..., Evaluated]] = {
     "+": operator.add,
     "-": operator.sub,
-    "*": product,
+    "*": operator.mul,
     "//": operator.floordiv,
     "%": operator.mod,
-    "**": power,
+    "**": operator.pow,
     "neg": operator.neg,
     "not": operator.not_,
     "eq": operator.eq,

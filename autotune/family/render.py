@@ -9,8 +9,7 @@ from jinja2 import TemplateError as JinjaError
 from autotune.compilation.compile import Program
 from autotune.errors import Rejected, TemplateError
 from autotune.expressions.expression import Expression
-from autotune.family.sandbox import RENDER_S, limited
-from autotune.family.source import TEXT_BYTES, ConstantSymbol, KernelSource, Stage
+from autotune.family.source import ConstantSymbol, KernelSource, Stage
 from autotune.family.space import BoundTemplate
 from autotune.family.template import StageTemplate
 from autotune.family.template_header import not_a_class
@@ -93,11 +92,8 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
     """The body's text with includes inlined: self-contained CUDA C++."""
     template = bound.template
     try:
-        with limited(template.path, "rendering its body", RENDER_S):
-            text = bound.body.render(visible_names(bound, names))
-            if len(text) > TEXT_BYTES:
-                raise TemplateError(f"renders more than {TEXT_BYTES >> 20} MiB")
-            return inline(text.lstrip("\n"), template.includes)
+        text = bound.body.render(visible_names(bound, names))
+        return inline(text.lstrip("\n"), template.includes)
     except JinjaError as error:
         line = getattr(error, "lineno", None)
         where = f"line {line}" if line else "body"

@@ -13,9 +13,6 @@ from autotune.operation.registry import CONV2D
 from autotune.problem import Problem
 from autotune.trial import Config
 
-TEXT_BYTES = 1 << 24
-"""Maximum size of a kernel's text; the largest of this project has 50 KB."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from jinja2 import BaseLoader, Environment, Template, nodes
 
-from autotune.bounded_io import read_text
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, TemplateError
 from autotune.family.render import visible_names
@@ -21,6 +20,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.family.text import MARK, MARKS, environment, inline, parse
 from autotune.resources import shipped
+from autotune.text_file import read_text
 
 _LINE = re.compile(r"\bkernel\.cu(?::(\d+)(?::\d+)?|\((\d+)\))")
 _WORDS = re.compile(r"\bline (\d+)")  # in the host device's message about a barrier

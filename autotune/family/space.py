@@ -15,7 +15,6 @@ from autotune.errors import Rejected, StudyError, TemplateError, quoted, shorten
 from autotune.expressions.expression import Bound, Expression
 from autotune.expressions.vectorized import Columns, column_of
 from autotune.family.feasible import Level, Rows, Rule, Tree
-from autotune.family.sandbox import SPACE_S, limited
 from autotune.family.template import KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
@@ -311,14 +310,13 @@ class SearchSpace:
             self.rows = self._listed(bound.listed)
             self.padded_work = self._padded_work()
             return
-        with limited(bound.template.path, "listing its configs", SPACE_S):
-            tree = Tree(bound.levels, self.params)
-            self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
-            if not self.complete:
-                first = self.rows[:1]
-                drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
-                self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
-            self.padded_work = self._padded_work()
+        tree = Tree(bound.levels, self.params)
+        self.rows, self.complete = tree.feasible(most=most_rows, visits=MAX_VISITS)
+        if not self.complete:
+            first = self.rows[:1]
+            drawn = tree.sampled(np.random.default_rng(seed), most=sampled_rows - len(first), visits=MAX_VISITS)
+            self.rows = np.unique(np.concatenate([first, drawn]), axis=0)
+        self.padded_work = self._padded_work()
 
     @property
     def default(self) -> Config | None:

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from jinja2 import meta, nodes
 
-from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS
-from autotune.family.sandbox import RENDER_S, limited
 from autotune.family.template import HEADER, SUFFIX, KernelTemplate
 from autotune.family.template_header import HeaderReader, header_toml
 from autotune.family.text import KEPT, Includes, parse
 from autotune.operation.operation import FILE, Operation
 from autotune.operation.registry import CONV2D, operation, operations, operations_here, read_operation
 from autotune.resources import shipped
+from autotune.text_file import read_text
 from autotune.toml_table import did_you_mean
 from autotune.trial import Value
 
@@ -189,8 +188,7 @@ def check_body(template: KernelTemplate) -> Set[str]:
         *FUNCTIONS,
         "range",
     } - of_runtime
-    with limited(template.path, "reading its body", RENDER_S):  # by now Jinja has folded constants
-        names = meta.find_undeclared_variables(tree)
+    names = meta.find_undeclared_variables(tree)
     for name in sorted(names - allowed):
         at = next((node.lineno for node in tree.find_all(nodes.Name) if node.name == name), 0)
         not_constant = "is not a constant: a kernel takes it at run time, as an argument"

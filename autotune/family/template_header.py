@@ -35,8 +35,6 @@ from autotune.trial import ACCURACY_CLASSES
 DEVICE_NAMES = frozenset({"device.arch", "device.sm_count", "device.smem_per_block_bytes", "device.l2_bytes"})
 SCRATCH = ("packed_w", "workspace")
 """Arrays that belong to the kernel itself."""
-MOST_VALUES = 1000
-"""Maximum number of values of one parameter."""
 _HEADER_KEYS = {
     *("summary", "supports", "arch", "accuracy", "deterministic", "params", "derived", "constraints", "prune"),
     *("search_when", "padded_work", "bank_conflicts", "cost", "error_factor", "flops", "constant", "tensor_map"),
@@ -190,8 +188,6 @@ class HeaderReader:
             values = table.get("values")
             if not isinstance(values, list) or not values:
                 raise self.error(f"{key}.values", "expected a list with at least one value")
-            if len(values) > MOST_VALUES:
-                raise self.error(f"{key}.values", f"has {len(values)} values: expected at most {MOST_VALUES}")
             if any(not isinstance(item, (int, str)) for item in values) or len({type(item) for item in values}) > 1:
                 raise self.error(f"{key}.values", "values are whole numbers, words or true/false, all of one kind")
             if len(set(values)) < len(values):

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import escape, glob
 from pathlib import Path
 
-from jinja2 import FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
 
 from autotune.autotune_runtime.activations import BY_WORD, in_cpp
-from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
-from autotune.expressions.functions import FUNCTIONS, MOST_BITS, power, product
+from autotune.expressions.functions import FUNCTIONS
 from autotune.resources import shipped
+from autotune.text_file import read_text
 
 Body = Template
 """a family's text as compiled by Jinja"""
-MOST_INCLUDED = 256
-"""Maximum number of files that a family includes, directly and indirectly."""
 KEPT = 512
 """Number of families whose parsed text a process caches, and of included files whose definitions it does: several times
 as many as are bundled, because with fewer each loading of all of them parses each again."""
@@ -36,8 +32,6 @@ EPILOGUE = "_epilogue.cuh"
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
-_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?:include|include_next|import|embed)\b[^\n]*", re.MULTILINE)
-_OF_A_TOOLKIT = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(?!/)(?![^>]*\.\.)[^>]+>")
 _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
@@ -50,27 +44,9 @@ def _finalize(value: object) -> str:
     raise TemplateError(f"prints {quoted(value)}; only whole numbers, words and true/false may be printed")
 
 
-_NUMBERS = {int, bool, float}
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja with operators whose results cannot become too large."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
-        """Integers up to a limit, and no text repeated or joined."""
-        if isinstance(left, int) and isinstance(right, int) and operator in ("*", "**"):
-            return product(left, right) if operator == "*" else power(left, right)
-        makes_text = isinstance(left, Sequence) if operator != "*" else not {type(left), type(right)} <= _NUMBERS
-        if makes_text:
-            raise TemplateError(f"{operator} cannot make text or lists; it is for numbers")
-        return super().call_binop(context, operator, left, right)
-
-
-def environment() -> ImmutableSandboxedEnvironment:
+def environment() -> Environment:
     """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA. It imports shared macros."""
-    jinja = _Environment(
+    jinja = Environment(
         loader=FileSystemLoader(shipped("templates")),
         block_start_string="/*%",
         block_end_string="%*/",
@@ -84,9 +60,9 @@ def environment() -> ImmutableSandboxedEnvironment:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
         finalize=_finalize,
-        autoescape=False,
+        autoescape=False,  # noqa: S701 - CUDA, not HTML
     )
-    jinja.globals = {**FUNCTIONS, "range": safe_range}
+    jinja.globals = {**FUNCTIONS, "range": range}
     return jinja
 
 
@@ -102,20 +78,14 @@ def parse(path: Path, text: str) -> nodes.Template:
         return environment().parse(text)
     except TemplateSyntaxError as error:
         raise TemplateError(f"{path}: line {error.lineno}: {error.message}") from None
-    except RecursionError:
-        raise TemplateError(f"{path}: its body is nested too deeply") from None
-    except ValueError:  # from Python, for an integer of more than about 4,000 digits
-        raise TemplateError(f"{path}: its body has a number of more than {MOST_BITS} bits") from None
 
 
 class Includes:
     """Included files, found and read once for all families that are loaded together."""
 
     def __init__(self) -> None:
-        self._named: dict[tuple[str, Path], dict[str, str]] = {}
-        """name and folder to the files in it"""
-        self._chosen: dict[tuple[Path, ...], dict[str, dict[str, str]]] = {}
-        """folders, in order, to the files of each name"""
+        self._named: dict[tuple[str, tuple[Path, ...]], dict[str, str]] = {}
+        """name and folders, in order, to the files that the name may stand for"""
         self._read: dict[str, tuple[str, tuple[tuple[int, str, bool], ...]]] = {}
         """file to its text and the includes of the text"""
 
@@ -139,8 +109,6 @@ class Includes:
                 for each, file in named.items():
                     if each in files:
                         continue
-                    if len(files) == MOST_INCLUDED:
-                        raise TemplateError(f"{where}: more than {MOST_INCLUDED} included files")
                     files[each] = ""
                     if file not in self._read:
                         read = read_text(Path(file), TemplateError)
@@ -157,19 +125,18 @@ class Includes:
     def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
         """The files that an include may name; a file in an earlier folder hides its namesakes in later ones.
 
-        Raises TemplateError if there is no file, and for a file that is outside its folder after following links.
+        Raises TemplateError if there is no file.
         """
-        chosen = self._chosen.setdefault(folders, {})
-        if name not in chosen:
-            files: dict[str, str] = {}
-            for folder in reversed(folders):
-                if (name, folder) not in self._named:
-                    self._named[name, folder] = _named(name, folder)
-                files |= self._named[name, folder]
-            if not files:
-                raise TemplateError(f"included file {quoted(name)} is not next to the template")
-            chosen[name] = files
-        return chosen[name]
+        if (name, folders) not in self._named:
+            pattern = "*".join(map(escape, _EXPRESSION.split(name)))
+            self._named[name, folders] = {
+                each: os.path.join(folder, each)
+                for folder in reversed(folders)
+                for each in sorted(glob(pattern, root_dir=folder))
+            }
+        if not self._named[name, folders]:
+            raise TemplateError(f"included file {quoted(name)} is not next to the template")
+        return self._named[name, folders]
 
 
 def _missing_activations(text: str) -> str:
@@ -191,34 +158,10 @@ def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
     )
 
 
-def _named(name: str, folder: Path) -> dict[str, str]:
-    """The files of a folder that an include may name. Raises TemplateError for a file that is outside the folder after
-    following links.
-    """
-    files = {}
-    for each in _matching(name, folder):
-        file = os.path.join(folder, each)
-        if os.path.isfile(file):  # accepts names that no file can have
-            own = os.path.basename(each) == each and not os.path.islink(file)
-            if not own and not Path(file).resolve().is_relative_to(folder.resolve()):
-                raise TemplateError(
-                    f"included file {quoted(each)} is outside {folder} after following links; move it there"
-                )
-            files[each] = file
-    return files
-
-
-def _matching(name: str, folder: Path) -> list[str]:
-    """The names in a folder that match, where an expression matches anything."""
-    if not _EXPRESSION.search(name):
-        return [name]
-    return sorted(glob("*".join(map(escape, _EXPRESSION.split(name))), root_dir=folder))
-
-
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
     """Replace each quoted include of a rendered text, once, by what the text uses of the file, and merge blank lines.
 
-    Raises TemplateError for an include other than these files and the toolkit's headers.
+    Raises TemplateError for a quoted include of another file.
     """
     contents = dict(includes)
     done: set[str] = set()
@@ -234,9 +177,6 @@ def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
         return _INCLUDE.sub(replace, content).rstrip("\n")
 
     inlined = _INCLUDE.sub(replace, text)
-    for match in _DIRECTIVE.finditer(inlined):
-        if not _OF_A_TOOLKIT.match(match.group()):
-            raise TemplateError(f'has {quoted(match.group().strip())}; write #include "FILE" or <HEADER>')
     return re.sub(r"\n{3,}", "\n\n", without_dead_code(inlined, (contents[name] for name in done)))
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from autotune.autotune_runtime.activations import BY_WORD, in_cpp
-from autotune.bounded_io import read_text
 from autotune.compilation.compile import Program
 from autotune.errors import TemplateError
 from autotune.family.text import Includes
@@ -21,6 +20,7 @@ from autotune.operation.declarations import Bounds
 from autotune.operation.operation import REFERENCE, Operation
 from autotune.operation.storage_types import TYPES, StorageType
 from autotune.problem import Problem
+from autotune.text_file import read_text
 
 ENTRIES = ("hash_words", "count_changed")
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "put_edges", "compare")

@@ -42,7 +42,6 @@ DATA = "data.py"  # next to it: test data of arrays with `fill = "data"`
 RESERVED = ("packed_w", "workspace", "i")  # other arguments of kernels than arrays and run-time sizes
 _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that "all" means
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, in addition to arrays
-_MOST_WORDS = 1000  # of a word; conv2d's epilogue has 19
 _KEYS = {
     *("runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost", "errors", "independent"),
     "families",
@@ -359,8 +358,6 @@ class _Reader:
 
     def enumeration(self, table: Table, name: str) -> tuple[str, ...]:
         words = tuple(strings(table, name, table.get(name), '["f32", "f16"]' if name == "dtype" else '["one", "two"]'))
-        if len(words) > _MOST_WORDS:
-            raise table.error(name, f"has {len(words)} words: expected at most {_MOST_WORDS}")
         for word in words:
             if words.count(word) > 1:
                 raise table.error(name, f"{word!r} occurs twice")
@@ -376,9 +373,6 @@ class _Reader:
         (stem, stems), (ending, endings) = (
             (key, _ACTIVATIONS if table.get(key) == "all" else self.enumeration(table, key)) for key in table.content
         )
-        if len(stems) * len(endings) > _MOST_WORDS:
-            count = len(stems) * len(endings)
-            raise self.section("parts").error(name, f"makes {count} words: expected at most {_MOST_WORDS}")
         made = {
             f"{one}_{other}" if other != endings[0] else one: (one, other)
             for other in endings

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.bounded_io import read_text
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.typed_names import no_condition
 from autotune.operation.array_declarations import is_name
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE, REFERENCE, Operation, parse_operation
 from autotune.resources import shipped
+from autotune.text_file import read_text
 from autotune.toml_table import did_you_mean
 
 CONV2D = "conv2d"

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.bounded_io import read_text
 from autotune.devices.device import DeviceInfo
 from autotune.distance import device_distance
 from autotune.errors import StudyError
@@ -22,6 +21,7 @@ from autotune.expressions.vectorized import Columns
 from autotune.family.space import BoundTemplate
 from autotune.measurement.roofline import ARITHMETIC_RATE
 from autotune.search.cost_terms import FIXED, NEEDED_RATES, TERMS, Floats, cost_terms
+from autotune.text_file import read_text
 
 POWER = 2.0
 """Exponent of the norm: 1 would add up what overlaps, infinity would take the largest term."""

@@ -1,4 +1,4 @@
-"""Signals at any moment, few files, little memory, missing compilers and folders, and full disks."""
+"""Signals at any moment, missing compilers, and full disks."""
 
 from __future__ import annotations
 
@@ -100,58 +100,6 @@ def test_signals_that_follow_leave_no_folder(number: signal.Signals, folder: Pat
     assert not list(temporary.iterdir())
 
 
-CUT_OFF = """
-import signal
-from pathlib import Path
-from autotune.cli import cleaning_up_on
-from autotune.tempdirs import temporary_folder
-kept = temporary_folder()
-of_somebody_else = Path(kept.__enter__())  # made before the command
-cut_off = temporary_folder()
-with cleaning_up_on(signal.SIGTERM):
-    folder = Path(cut_off.__enter__())  # and a signal comes before its block begins
-    assert folder.is_dir()
-assert not folder.exists()
-assert of_somebody_else.is_dir()
-"""
-
-
-def test_a_folder_that_a_signal_cut_off_from_its_owner_goes_with_the_command() -> None:
-    done = subprocess.run([sys.executable, "-c", CUT_OFF], capture_output=True, text=True, check=False)
-    assert not done.stderr
-
-
-NO_FILE_TO_OPEN = """
-import os, resource, signal, tempfile
-from pathlib import Path
-from autotune.cli import cleaning_up_on
-from autotune.workers.worker import Worker
-temporary = Path(tempfile.gettempdir())  # it opens a file to find that out
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-with cleaning_up_on(signal.SIGTERM):
-    opened = []
-    try:
-        while True:
-            opened.append(os.open("/", os.O_RDONLY))
-    except OSError:
-        pass
-    try:
-        Worker()
-    except OSError as error:
-        assert error.errno == 24
-    for each in opened:
-        os.close(each)
-assert not list(temporary.iterdir())
-"""
-
-
-def test_a_folder_that_could_not_be_opened_goes_with_the_command(tmp_path: Path) -> None:
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", NO_FILE_TO_OPEN]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    assert not done.stderr
-
-
 CLOSING = """
 import sqlite3, sys
 from autotune.store.sqlite.database import sqlite_engine
@@ -179,25 +127,6 @@ def test_a_compiler_that_is_no_program(content: bytes, folder: Path, fork_server
     compiler.chmod(0o755)
     ended = attacked(fork_server, folder, *words, env={"CXX": str(compiler)})
     refused(ended, f"{compiler}: ")
-
-
-def test_a_working_directory_that_is_gone(folder: Path) -> None:
-    (folder / "gone").mkdir()
-    ended = shell(folder, "cd gone; rmdir ../gone; $AUTOTUNE tune quickstart --device null")
-    refused(
-        Finished(ended.code, ended.out, ended.err.replace("device null: null (requested)\n", "")),
-        "autotune: the working directory was removed; change to one that is there",
-    )
-
-
-@pytest.mark.parametrize("limit", every(3, ("-n 12", "-n 9", "-n 6", "-v 300000", "-v 200000", "-v 50000")))
-def test_little_of_what_a_process_needs(limit: str, folder: Path, autotune: Command) -> None:
-    ended = shell(folder, f"ulimit {limit}; $TUNE host")
-    if ended.code:
-        last = ended.err.splitlines()[-1]
-        assert last.startswith("autotune: "), ended.err
-        assert len(ended.err.splitlines()) <= 2, "and the line that names the device"
-    assert autotune(*TUNE, "null").code == 0, "nothing is lost"
 
 
 def test_a_delay_without_an_end(autotune: Command, folder: Path) -> None:

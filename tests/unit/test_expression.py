@@ -161,18 +161,6 @@ def test_what_expressions_do_not_have_is_refused_when_loaded(text: str, words: s
     assert str(caught.value).startswith(f"folder/tiny.cu.j2: derived.x: expression {text!r} ")
 
 
-@pytest.mark.parametrize("depth", [20, 20_000])
-@pytest.mark.parametrize("form", ["({})", "-{}", "{} + 1", "not {}"])
-def test_deep_nesting_is_evaluated_or_refused(form: str, depth: int) -> None:
-    left, right = form.split("{}")
-    text = left * depth + "a" + right * depth
-    if depth > 20:
-        with pytest.raises(TemplateError, match="is nested too deeply"):
-            Expression(text, "here")
-    else:
-        Expression(text, "here").bind({}).value({"a": 1})
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -1,0 +1,23 @@
+"""Read a text file, such as a study or a template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from autotune.errors import AutotuneError
+
+Raises = Callable[[str], AutotuneError]
+"""Creates the error for a kind of file from a message."""
+
+
+def read_text(path: Path, raises: Raises) -> str:
+    """The UTF-8 text of a file with `\\n` line ends, without a byte order mark. Raises the error of its kind if it
+    cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise raises(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise raises(f"{path}: is not UTF-8 text: {error.reason}") from None
