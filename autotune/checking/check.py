@@ -17,7 +17,7 @@ from autotune.checking.sanitize import HOST_CHECK
 from autotune.checking.stopwatch import Stopwatch
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
-from autotune.evaluation.evaluator import Checker, Evaluator
+from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.family.render import relaunched, render
 from autotune.family.source import KernelSource
 from autotune.family.source_map import with_source_lines
@@ -83,11 +83,11 @@ def _no_limit() -> float:
     return math.inf
 
 
-def checker_of(evaluator: Evaluator) -> Checker:
-    """The checker for a device. Raises DeviceError for a device that runs nothing, which would find every kernel
-    correct.
+def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
+    """The same evaluator, which verifies kernels. Raises DeviceError for a device that runs nothing, which would find
+    every kernel correct.
     """
-    if not isinstance(evaluator, Checker):
+    if not isinstance(evaluator, DeviceEvaluator):
         raise DeviceError(
             f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
             f"give --device host, host:check or cuda:N"

@@ -15,7 +15,7 @@ from autotune.store import TopTrial
 from autotune.study import Study
 from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import LayerResult
-from autotune.tuning.layer_store import LayerState, LayerWriter
+from autotune.tuning.layer_store import LayerState, StoredLayer
 from autotune.tuning.tuned_layer import Part
 
 EVALUATIONS = 20
@@ -23,8 +23,8 @@ EVALUATIONS = 20
 WORKER_LOST = "worker_lost"
 """the reason of a trial that was running when its worker was lost"""
 
-Report = Callable[[LayerWriter], object]
-"""A call that writes a task's result; the coordinator makes it on the writer of its results database."""
+Report = Callable[[StoredLayer], object]
+"""A call that writes a task's result; the coordinator makes it on the layer in its results database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LayerTask:
 
 
 class _Reporter:
-    """A writer whose every method reports the call."""
+    """A layer whose every method reports the call."""
 
     def __init__(self, report: Callable[[Report], object]) -> None:
         self._report = report
@@ -75,9 +75,9 @@ class _Reporter:
         return lambda *given, **named: self._report(methodcaller(name, *given, **named))
 
 
-def reporting(report: Callable[[Report], object]) -> LayerWriter:
-    """The LayerWriter of a task: it reports each call to the coordinator in place of writing."""
-    return cast(LayerWriter, _Reporter(report))
+def reporting(report: Callable[[Report], object]) -> StoredLayer:
+    """The layer of a task: it reports each call to the coordinator, which makes it on the layer in its database."""
+    return cast(StoredLayer, _Reporter(report))
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,17 +122,6 @@ def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelS
 
 
 @runtime_checkable
-class Checker(Protocol):
-    """An evaluator that can also verify kernels without timing them."""
-
-    def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
-        """Verify one kernel of the current layer, in one run if `once`. Raises as `evaluate` does."""
-
-    def run_some_blocks(self, source: KernelSource, binary: Binary) -> None:
-        """Run some blocks on arrays of zeros, which may exceed the memory of a CPU. Raises as `verify` does."""
-
-
-@runtime_checkable
 class Chooser(Protocol):
     """An evaluator that can also compile and run dispatchers."""
 

@@ -21,7 +21,7 @@ from autotune.measurement.benchmark import paired_ratio
 from autotune.problem import Problem
 from autotune.store import BASELINE, Finals, Verdict
 from autotune.trial import Config, Timing, Trial, comparable
-from autotune.tuning.layer_store import LayerWriter
+from autotune.tuning.layer_store import StoredLayer
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 
 TOP_TRIALS = 8  # best trials by median that take part
@@ -181,7 +181,7 @@ class LayerFinals:
 
     plan: FinalsPlan
     evaluator: Evaluator
-    writer: LayerWriter
+    writer: StoredLayer
     problem: Problem
     on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
     """runs the measurements of the layer, one finals after another"""

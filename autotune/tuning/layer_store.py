@@ -1,13 +1,9 @@
-"""A layer in the results database: its state when a run begins, and the writer of the run's results.
-
-A cluster worker gets the state with its task, and reports its results (`cluster.task.reporting`).
-"""
+"""A layer in the results database: its state when a run begins, and the writer of the run's results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.evaluation.evaluator import Evaluator
@@ -49,31 +45,6 @@ class LayerState:
     """whether finals decide its best kernel, and no correct trial is newer"""
 
 
-class LayerWriter(Protocol):
-    """Writes the trials and finals of one layer on one device."""
-
-    def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
-        """Store a trial as running, before its kernel is launched."""
-
-    def end(self, trial: Trial) -> None:
-        """Store the result of a running trial."""
-
-    def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
-        """Store a trial whose kernel was never launched."""
-
-    def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
-        """Store the known result of a source as a trial."""
-
-    def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Never launch a source again."""
-
-    def disprove(self, source_hash: str, message: str) -> None:
-        """Store that a kernel with a correct trial gave a wrong result later."""
-
-    def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
-        """Store finals, and the noise floor in microseconds and as a fraction."""
-
-
 def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRecord, ...]:
     """The families as the database keeps them."""
     return tuple(TemplateRecord(family.name, family.hash, family.header) for family in families.values())
@@ -81,7 +52,11 @@ def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRe
 
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
-    """One layer in a results database."""
+    """One layer in a results database.
+
+    A cluster worker gets the state with its task, and a stand-in that reports each call to the process with the
+    database (`cluster.task.reporting`).
+    """
 
     store: Store
     scope: Scope
@@ -178,7 +153,7 @@ def open_layers(
 
 
 def quarantine_suspects(
-    state: LayerState, suspects: Sequence[TrialKey], writer: LayerWriter, info: DeviceInfo
+    state: LayerState, suspects: Sequence[TrialKey], writer: StoredLayer, info: DeviceInfo
 ) -> LayerState:
     """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels; return the
     layer's new state.

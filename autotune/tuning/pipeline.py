@@ -22,7 +22,7 @@ from autotune.measurement.occupancy import occupancy
 from autotune.problem import Problem
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
-from autotune.tuning.layer_store import LayerState, LayerWriter
+from autotune.tuning.layer_store import LayerState, StoredLayer
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
@@ -45,7 +45,7 @@ class LayerQueue:
     """
 
     study: Study
-    writer: LayerWriter
+    writer: StoredLayer
     bounds: Mapping[str, BoundTemplate]
     best_us: Callable[[], float | None]
     """the layer's fastest kernel so far, to stop timing slow ones early"""
@@ -149,7 +149,7 @@ class Pipeline:
         study: Study,
         problem: Problem,
         state: LayerState,
-        writer: LayerWriter,
+        writer: StoredLayer,
         bounds: Mapping[str, BoundTemplate],
         *,
         best_us: Callable[[], float | None],

@@ -23,7 +23,7 @@ from autotune.tuning.layer_result import (
     DesignResult,
     LayerResult,
 )
-from autotune.tuning.layer_store import LayerState, LayerWriter, quarantine_suspects
+from autotune.tuning.layer_store import LayerState, StoredLayer, quarantine_suspects
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Phase, Progress, TrialLog, fastest
 
@@ -67,7 +67,7 @@ class OpenLayer:
     layer: Layer
     spaces: Sequence[SearchSpace]
     state: LayerState
-    writer: LayerWriter
+    writer: StoredLayer
     design: Callable[[], WarmStart | None]
     """makes the initial design when the search starts, so that it includes the results that this run has of similar
     layers
