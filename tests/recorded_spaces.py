@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from autotune.legacy_names import current
 from autotune.replay.recorded_trials import FamilyTrials, device_words, families_of, measured_rows
 from autotune.store import Store
 from autotune.trial import LEAST, Config, Outcome, Timing, Trial, Value
@@ -203,11 +202,9 @@ def _read_t4(path: Path, document: Mapping[str, Any]) -> Recording:
     metadata = document["metadata"]
     template = metadata.get("kernel_name", path.name.partition(".")[0])
     factor = US_PER_UNIT[metadata.get("timeunit", "milliseconds")]
-    own = str(metadata.get("written_by", "")).startswith("autotune ")
     records, written = [], dict[str, list[Value]]()
     for result in document["results"]:
-        config = current(template, result["configuration"]) if own else result["configuration"]
-        values = {name: value_of(value) for name, value in config.items()}
+        values = {name: value_of(value) for name, value in result["configuration"].items()}
         for name, value in values.items():
             written.setdefault(name, []).append(value)
         invalidity = result.get("invalidity", "correct")

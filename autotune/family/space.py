@@ -18,7 +18,6 @@ from autotune.family.feasible import Level, Rows, Rule, Tree
 from autotune.family.template import KernelTemplate, Param, StageTemplate
 from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.family.text import Body, compile_body
-from autotune.legacy_names import renamed
 from autotune.problem import Problem
 from autotune.trial import ACCURACY_CLASSES, Config, Outcome, Value
 
@@ -389,9 +388,8 @@ def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) ->
     known = {param.name: param for param in template.params}
     for name, values in narrowed.items():
         if name not in known:
-            now = renamed(template.name, name)
-            hint = f"it is {now} now" if now in known else f"{template.name} has {', '.join(known)}"
-            raise StudyError(f"space.{template.name}.{shortened(name)}: no such parameter; {hint}")
+            where = f"space.{template.name}.{shortened(name)}"
+            raise StudyError(f"{where}: no such parameter; {template.name} has {', '.join(known)}")
         for value in values:
             if not any(value == own and type(value) is type(own) for own in known[name].values):
                 raise StudyError(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from autotune.expressions.expression import Expression
 from autotune.family.tensor_map_template import TensorMapTemplate
-from autotune.legacy_names import current
 from autotune.operation.operation import Operation
 from autotune.trial import Config, Value
 
@@ -148,12 +147,12 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
     def current_config(self, recorded: Config) -> Config | None:
-        """A recorded config with the current parameters of the family, under their current names.
+        """A recorded config with the current parameters of the family.
 
         A parameter that it lacks was added later, and its first value is the earlier behaviour. None if it
         belongs to another family, or has a parameter or a value that no longer exists.
         """
-        values = current(self.name, recorded.params)
+        values = recorded.params
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:
             return None
         if any(param.name in values and values[param.name] not in param.values for param in self.params):

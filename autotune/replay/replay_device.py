@@ -16,7 +16,6 @@ from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import DeviceError, Rejected
 from autotune.evaluation.evaluator import Evaluator, compiled_at_once
 from autotune.family.source import KernelSource
-from autotune.legacy_names import current
 from autotune.measurement.benchmark import summarise
 from autotune.problem import Problem
 from autotune.replay.recorded_trials import REPLAYED, measured_rows
@@ -133,7 +132,7 @@ def _rows(path: Path, device: str) -> list[TrialRow]:
 
 
 def _key(config: Config) -> _Key:
-    return (config.template, frozenset(current(config.template, config.params).items()))
+    return (config.template, frozenset(config.pairs))
 
 
 def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:

@@ -53,9 +53,24 @@ def _conv_gets_a_prologue(connection: Connection) -> None:
     )
 
 
+def _strips_name_their_filter_rows(connection: Connection) -> None:
+    """To 15: the parameter `shared_r` of depthwise_strips is `smem_filter_rows`, in configs and recorded headers."""
+    connection.exec_driver_sql(
+        "UPDATE trials SET config = replace(config, 'shared_r', 'smem_filter_rows') "
+        "WHERE template_id IN (SELECT id FROM templates WHERE family = 'depthwise_strips')"
+    )
+    connection.exec_driver_sql(
+        "UPDATE templates SET header = replace(header, 'shared_r', 'smem_filter_rows') "
+        "WHERE family = 'depthwise_strips'"
+    )
+
+
 FIRST = 13
 """The schema that these tables were first declared for."""
-MIGRATIONS: tuple[Callable[[Connection], object], ...] = (_conv_gets_a_prologue,)
+MIGRATIONS: tuple[Callable[[Connection], object], ...] = (
+    _conv_gets_a_prologue,
+    _strips_name_their_filter_rows,
+)
 """Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew.
 
 A new column that may be NULL or has a default needs none: a file that lacks it gets it.

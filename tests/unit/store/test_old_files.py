@@ -202,6 +202,20 @@ def test_a_layer_of_conv_that_was_tuned_again_with_a_prologue_loses_no_trial(sto
         assert opened.query("SELECT median_us FROM results ORDER BY median_us").rows == ((10.0,), (11.0,))
 
 
+def test_filter_rows_of_strips_are_read_under_their_present_name(store: Store) -> None:
+    run_trial(store, open_scope(store), correct(0, 10.0))
+    store.close()
+    raw = sqlite3.connect(store.path)
+    raw.execute("UPDATE templates SET family = 'depthwise_strips', header = '[params] shared_r'")
+    raw.execute("""UPDATE trials SET config = '{"shared_r": 3}'""")
+    raw.execute("UPDATE schema_versions SET version = 14")
+    raw.commit()
+    raw.close()
+    with Store(store.path, create=False) as opened:
+        assert opened.trials.list()[0].trial.config.params == {"smem_filter_rows": 3}
+        assert opened.query("SELECT DISTINCT header FROM templates").rows == (("[params] smem_filter_rows",),)
+
+
 def test_a_file_gets_the_columns_that_it_lacks_when_it_is_written(store: Store) -> None:
     run_trial(store, open_scope(store), correct(0, 10.0))
     store.close()
