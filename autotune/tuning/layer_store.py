@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
@@ -19,7 +18,6 @@ from autotune.store import (
     TopTrial,
     TrialKey,
 )
-from autotune.study import Study
 from autotune.trial import Config, Trial
 
 STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
@@ -135,21 +133,6 @@ class StoredLayer:
         """Store finals with their noise floor."""
         self.store.finals.add(self.scope, finals)
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
-
-
-def open_layers(
-    store: Store,
-    study: Study,
-    layers: Sequence[Layer],
-    evaluator: Evaluator,
-    families: Mapping[str, KernelTemplate],
-    *,
-    fresh: bool,
-) -> list[tuple[Layer, StoredLayer]]:
-    """Begin or resume a study, and open these layers of it on a device."""
-    key, records = store.studies.begin(study, fresh=fresh), template_records(families)
-    info, environment, mode = evaluator.info, evaluator.environment, study.measurement_mode
-    return [(layer, StoredLayer.open(store, key, layer, info, environment, mode, records)) for layer in layers]
 
 
 def quarantine_suspects(
