@@ -13,7 +13,7 @@ import pycuda.driver as driver
 
 from autotune.compilation.compile import NVCC_FLAGS, Binary
 from autotune.compilation.toolchain import compiler_version, find_nvcc
-from autotune.devices.cuda.cuda_module import CudaModule, SmClocks, Streams, rejected, rejecting
+from autotune.devices.cuda.cuda_module import CudaModule, SmClocks, Streams, rejecting
 from autotune.devices.cuda.nvml import Sensors
 from autotune.devices.device import (
     Baseline,
@@ -26,7 +26,7 @@ from autotune.devices.device import (
     Sample,
     Variation,
 )
-from autotune.devices.driver_api import DriverError, device_info
+from autotune.devices.driver_api import device_info
 from autotune.devices.graphs import record
 from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
@@ -108,10 +108,8 @@ class CudaDevice:
     def read(self, address: int, size_bytes: int) -> bytes:
         """Copy from the device."""
         content = np.empty(size_bytes, dtype=np.uint8)
-        try:
+        with rejecting():
             driver.memcpy_dtoh(content, address)
-        except driver.Error as error:
-            raise rejected(error) from None
         return content.tobytes()
 
     def fill(self, address: int, byte: int, size_bytes: int) -> None:
@@ -135,24 +133,18 @@ class CudaDevice:
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
         """Enqueue; for pageable memory the driver returns when it has staged the last part."""
-        try:
+        with rejecting():
             driver.memcpy_htod_async(to, source, self._streams[stream])
-        except driver.Error as error:
-            raise rejected(error) from None
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
         """Enqueue; for pageable memory the driver returns when the copy is complete."""
-        try:
+        with rejecting():
             driver.memcpy_dtoh_async(to, source, self._streams[stream])
-        except driver.Error as error:
-            raise rejected(error) from None
 
     def load(self, binary: Binary) -> CudaModule:
         """Load a cubin."""
-        try:
+        with rejecting():
             return CudaModule(binary.image, self._streams)
-        except driver.Error as error:
-            raise rejected(error) from None
 
     def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
         """Not supported."""
@@ -167,10 +159,8 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Wait; raises the error of any earlier kernel."""
-        try:
+        with rejecting():
             driver.Context.synchronize()
-        except driver.Error as error:
-            raise rejected(error) from None
 
     @property
     def stream_handle(self) -> int:
@@ -192,11 +182,8 @@ class CudaDevice:
 
         enqueue()  # a kernel's first launch loads its code, which a capture does not allow
         self.synchronize()
-        try:
-            with self._streams.recording() as stream:
-                graph = record(stream, enqueue)
-        except DriverError as error:
-            raise rejected(error) from None
+        with rejecting(), self._streams.recording() as stream:
+            graph = record(stream, enqueue)
         return Passes(graph.launch, len(each), launch="graph", close=graph.close)
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
@@ -205,7 +192,7 @@ class CudaDevice:
         Cold: writing over the L2 cache keeps it busy. Hot: the passes run once before. A kernel that spins gives the
         time to queue the next calls.
         """
-        try:
+        with rejecting():
             if cold:
                 self._flushes += 1
                 driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
@@ -221,8 +208,6 @@ class CudaDevice:
             self._end.synchronize()
             us = 1000.0 * float(self._end.time_since(self._start)) / passes.count
             return Sample(us, self._clocks.read_mhz())
-        except (driver.Error, DriverError) as error:
-            raise rejected(error) from None
 
     def _spin(self, clocks: int) -> None:
         self._probe.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(clocks),)))

@@ -33,7 +33,7 @@ def rejecting() -> Iterator[None]:
     """Raise Rejected for an error of the driver, also one of an earlier kernel."""
     try:
         yield
-    except driver.Error as error:
+    except (driver.Error, DriverError) as error:
         raise rejected(error) from None
 
 
@@ -98,13 +98,11 @@ class CudaModule:
 
     def ready(self, launch: Launch) -> None:
         """Find the function; encode tensor maps."""
-        try:
+        with rejecting():
             if any(isinstance(argument, BoundTensorMap) for argument in launch.args):
                 self._with_maps().ready(launch)
             else:
                 self._function(launch)
-        except (driver.Error, DriverError) as error:
-            raise rejected(error) from None
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a stream."""
@@ -126,10 +124,8 @@ class CudaModule:
 
     def symbol(self, name: str) -> tuple[int, int]:
         """Address and bytes of a __constant__ or __device__ variable."""
-        try:
+        with rejecting():
             address, size_bytes = self._module.get_global(name)
-        except driver.Error as error:
-            raise rejected(error) from None
         return int(address), int(size_bytes)
 
     def variables(self) -> Mapping[str, bytes]:
