@@ -43,7 +43,7 @@ def layer_distance(one: Problem, other: Problem) -> float:
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
-    """The distance of two devices; 0 for the same model, whatever its memory, recorded or real."""
+    """The distance of two devices; 0 for the same model, recorded or real, with any memory."""
     apart = OTHER_SIZE * abs(math.log2(max(1, one.sm_count) / max(1, other.sm_count)))
     return apart + (OTHER_ARCHITECTURE if one.arch != other.arch else 0.0)
 

@@ -198,7 +198,7 @@ class Trial:
     outcome: Outcome
     """how the trial ended"""
     reason: str = ""
-    """a word that refines the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
+    """one word that refines the outcome: too_slow, oob_write, unwritten, crash, hang, ..."""
     message: str = ""
     """the message of the compiler, driver or checker, shortened"""
     source_hash: str | None = None

@@ -104,7 +104,7 @@ class DeviceInfo:
         return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
 
     def is_like(self, other: DeviceInfo) -> bool:
-        """Whether both are of one class: kind, compute capability and SM count, whatever their names."""
+        """Whether both are of one class: kind, compute capability and SM count are equal; names may differ."""
         return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
 
 
@@ -235,7 +235,7 @@ All but `threads` run one warp until all its lanes wait for others. `warps` choo
 POISON = 0xFF
 """The byte that fills all memory that a kernel must not rely on: all ones is NaN in every storage type."""
 LEFT = 256
-"""In place of a byte: shared memory stays as the block before left it."""
+"""Instead of a byte value: shared memory stays as the previous block left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Variation:
     one_core: bool = False
     """blocks run one after another"""
     some_blocks: int = 0
-    """of a launch that run; new memory then takes no space until it is written. 0: all"""
+    """number of blocks of a launch that run; new memory then takes no space until it is written. 0: all"""
 
 
 HostArray: TypeAlias = "npt.NDArray[np.uint8]"
@@ -342,7 +342,7 @@ class Device(Protocol):
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """Reject kernels in which one block writes a word of these bytes and another block writes or reads it, unless
-        atomic functions order them. `poisoned`: and kernels that read a word that still holds the poison.
+        atomic functions order them. With `poisoned`, also reject kernels that read a word that still holds the poison.
 
         Devices that cannot observe each access ignore this.
         """

@@ -37,9 +37,9 @@ class DriverGraph:
 
 
 def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
-    """Record the work that `enqueue` puts on a stream, given its address; nothing else may use the stream meanwhile.
+    """Record the work that `enqueue` puts on a stream, given its address.
 
-    Raises DriverError, and the errors of `enqueue`.
+    Nothing else may use the stream during the recording. Raises DriverError, and the errors of `enqueue`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))

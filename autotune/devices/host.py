@@ -51,7 +51,7 @@ FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would tak
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
 _GAP_BYTES = 1 << 35  # beyond what a negative index of 32 bits reaches
 _MAP_NORESERVE, _PROT_NONE = 0x4000, 0  # of Linux
-_SOME_BLOCKS_S = 1.0  # CPU time of a launch of which some blocks run
+_SOME_BLOCKS_S = 1.0  # CPU time of a launch that runs only some of its blocks
 _MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # the part in front of a variable's own name
 _SMEM_BYTE = re.compile(r"byte (\d+) of shared memory")
 _OWN = re.compile("autotune|asan")  # variables that no kernel declares
@@ -124,7 +124,7 @@ class HostModule:
         return ctypes.c_uint.from_address(address).value if address else default
 
     def ready(self, launch: Launch) -> None:
-        """There is nothing to do once."""
+        """Do nothing: a launch needs no preparation here."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
         """Run one kernel to its end. The device's next `synchronize` raises its errors."""
@@ -166,7 +166,7 @@ class HostModule:
         self._device.run(request, self._with_variable)
 
     def _with_variable(self, message: str) -> str:
-        """The message, with the variable in place of a byte of shared memory."""
+        """The message, with a variable's name in place of a byte of shared memory."""
 
         def placed(found: re.Match[str]) -> str:
             byte = int(found[1])
@@ -208,7 +208,7 @@ class HostDevice:
     """This machine's CPU. `cxx` is the C++ compiler; it also compiles the runtime (0.3 s) if none is given."""
 
     kind = "host"
-    """that of a subclass may differ: it has an entry of its own in `backends` and `device.ABILITIES`"""
+    """a subclass may have another kind, with its own entries in `backends` and `device.ABILITIES`"""
 
     def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
@@ -369,15 +369,15 @@ class HostDevice:
         finally:
             self.options = before
 
-    def run(self, request: HostLaunch, told: Callable[[str], str]) -> None:
-        """Run a launch to its end; keep its error, with the message that `told` returns, for `synchronize`."""
+    def run(self, request: HostLaunch, rewrite: Callable[[str], str]) -> None:
+        """Run a launch to its end. Keep its error for `synchronize`, with the message that `rewrite` returns."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
             word, text = reason.value.decode(), message.value.decode(errors="replace")
             timed_out = word == "too_long"
             self._failure = Rejected(
-                Outcome.TIMEOUT if timed_out else Outcome.RUNTIME, "hang" if timed_out else word, told(text)
+                Outcome.TIMEOUT if timed_out else Outcome.RUNTIME, "hang" if timed_out else word, rewrite(text)
             )
 
     def unload(self, handle: int) -> None:

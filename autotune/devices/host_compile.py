@@ -29,7 +29,7 @@ _ASM_ERROR = re.compile(
     r"Error: |invalid 'asm'|in 'asm'|asm operand|constraint|unknown use of instruction|invalid instruction"
 )
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
-"""the entry of a program with one kernel, which has no name of its own"""
+"""An entry point that is a template, which nvcc would mangle."""
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
@@ -40,7 +40,7 @@ CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
 """nvcc's assumptions: fused multiply-adds, reinterpreted memory, no errno."""
 UNSET = "-ftrivial-auto-var-init="
-"""What variables hold that nothing has set: `pattern`, large negative numbers, which a maximum hides, or `zero`."""
+"""The content of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or `zero`."""
 FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", *SEMANTICS)
 CHECK_FLAGS = (
     f"{UNSET}zero",
@@ -49,13 +49,13 @@ CHECK_FLAGS = (
     "-Wl," + ",".join(f"--wrap=__asan_{verb}{size}" for verb in ("load", "store") for size in (1, 2, 4, 8, 16, "N")),
     "-fno-sanitize=null,object-size,pointer-overflow",  # AddressSanitizer checks the access itself
 )
-STATIC_SMEM_BYTES = 49152  # limits of ptxas: static shared memory of a kernel, and
-CONSTANT_BYTES = 65536  # constant memory of a program
+STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, ptxas's limit
+CONSTANT_BYTES = 65536  # constant memory of a program, ptxas's limit
 TARGET = Target("host")
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
 _LAUNCH_BOUNDS = r"\b__launch_bounds__\s*\(((?:[^,()]|\([^()]*\))+)[^;{{}}]*\b{entry}\s*\("
-"""the most threads of a block"""
+"""The first group is the maximum number of threads per block."""
 _CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
 
 
@@ -101,7 +101,7 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     except Rejected:
         if referring == program.text and not bounds:
             raise
-        # A lambda may capture no reference, and bounds may name what is unknown behind the kernel.
+        # A lambda cannot capture such a reference, and bounds may use a name that is unknown after the kernel.
         image, log = _compile(cxx, arguments, whole(program.text))
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
@@ -285,7 +285,7 @@ def symbols(image: bytes) -> dict[str, Symbol]:
 _DECLARATION = re.compile(r"\b(?<!extern )__shared__\b((?:[^;{}()]|\([^;{}()]*\))*);")
 _DECLARATOR = re.compile(r"(.*?)\b(\w+)(\s*(?:\[[^\[\]]*\]\s*)*)", re.DOTALL)
 STORAGE = "autotune_storage_of_"
-"""begins the names of variables that references stand for"""
+"""Prefix of a variable's name when a reference takes the original name."""
 
 
 def with_references(text: str) -> str:
@@ -304,7 +304,7 @@ def _renamed(found: re.Match[str]) -> str:
 
 
 def _split(declarators: str) -> list[str]:
-    """At the commas that stand in no brackets."""
+    """Split at commas outside brackets."""
     parts, depth = [""], 0
     for character in declarators:
         depth += (character in "<([") - (character in ">)]")

@@ -12,9 +12,7 @@ from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """The error of an expression that compares an enumeration with a word that it does not have; empty if there is
-    none.
-    """
+    """The error for comparing an enumeration with a word that it does not have; empty if the expression has none."""
     if "'" not in expression.text and '"' not in expression.text:
         return ""
     for name, word in expression.compared():

@@ -1,7 +1,7 @@
 """A header's expression with parameters and device as constants, as text for people and as C++.
 
-In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, whatever
-the surrounding text takes it for.
+In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, so
+that C++ does not compute it in 32 bits.
 """
 
 from __future__ import annotations

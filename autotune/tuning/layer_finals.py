@@ -99,8 +99,8 @@ def _median(trial: Trial) -> float:
     return trial.median_us or 0.0
 
 
-FINALS_S = 4.0  # of one layer's finals, wall clock
-TOGETHER_S = 30.0  # of all finals of a run together
+FINALS_S = 4.0  # limit for one layer's finals, wall clock
+TOGETHER_S = 30.0  # limit for all finals of a run, wall clock
 SHARE = 0.2  # maximum share of a total time budget
 
 
@@ -170,7 +170,7 @@ class FinalsResult:
     """the family of the winner, if that is a baseline itself"""
 
     def rival(self, library: str) -> Compared | None:
-        """The fastest of a library's baselines that the study admits, whatever the winner's class; None without one."""
+        """The fastest of a library's baselines that the study admits, in any class; None if there is none."""
         own = [each for each in self.compared if each.library == library and each.accuracy in self.admitted]
         return min(own, key=lambda each: each.time_us, default=None)
 
@@ -189,7 +189,7 @@ class LayerFinals:
     admitted: tuple[str, ...]
     """accuracy classes that the study admits on this layer"""
     default: Config | None
-    """a config that takes part, whatever its rank"""
+    """a config that takes part at any rank"""
     cache: str
     seed: int
     disprove: Callable[[Trial, str], None]
@@ -198,7 +198,7 @@ class LayerFinals:
     def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
         """Time the top trials interleaved, decide, and store the result; None: nothing to compare.
 
-        The `incumbent`, the previous best, takes part whatever its rank. `disprove` is called with kernels that are
+        The `incumbent`, the previous best, takes part at any rank. `disprove` is called with kernels that are
         wrong after timing, and the others run again without them.
         """
         while True:
@@ -328,10 +328,10 @@ def _without_kernel(
     trials: Sequence[Trial], entered: Sequence[Trial], bounds: Mapping[str, BoundTemplate]
 ) -> list[tuple[str, str]]:
     """Baseline families without a correct kernel of the layer, each with the message of its last trial."""
-    there = {trial.config.template for trial in entered}
-    said = {trial.config.template: trial.message for trial in trials}
-    missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in there)
-    return [(f"{BASELINE}{name}", said.get(name) or "no trial of it") for name in missing]
+    present = {trial.config.template for trial in entered}
+    messages = {trial.config.template: trial.message for trial in trials}
+    missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in present)
+    return [(f"{BASELINE}{name}", messages.get(name) or "no trial of it") for name in missing]
 
 
 def _others(

@@ -26,8 +26,8 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
-"""How long a device's result may wait for the interpreter while the search computes, about four times a kernel;
-Python's default of 5 ms is too long.
+"""How long a result from a device may wait for the interpreter while the search computes. Python's default of 5 ms
+exceeds the time of most kernels.
 """
 
 
@@ -118,8 +118,8 @@ class Pipeline:
 
     @property
     def _capacity(self) -> int:
-        """Maximum number of kernels at the devices: one more than they run, because a proposal takes as long as a
-        kernel.
+        """Maximum number of kernels at the devices: one more than they run at once, because proposing a config
+        takes as long as running a kernel.
         """
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
@@ -180,14 +180,14 @@ class Pipeline:
         render_us = 1e6 * (self._clock() - before)
         self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
 
-    def advance(self, *, wait: bool = True, beside: Sequence[Future[object]] = ()) -> None:
-        """Launch compiled kernels and store finished trials; with `wait`, wait until there is one, or until one of
-        `beside` is done.
+    def advance(self, *, wait: bool = True, others: Sequence[Future[object]] = ()) -> None:
+        """Launch compiled kernels and store finished trials. With `wait`, wait until a trial ends or one of `others` is
+        done.
         """
         self._launch()
         if wait:
             full = len(self._measuring) >= self._capacity
-            awaited = [*map(_any, self._measuring), *([] if full else self._awaited()), *beside]
+            awaited = [*map(_any, self._measuring), *([] if full else self._awaited()), *others]
             if awaited:
                 wait_for(awaited, return_when=FIRST_COMPLETED)
         ended = [(future, launched) for future, launched in self._measuring.items() if future.done()]
@@ -229,7 +229,7 @@ class Pipeline:
             waiting.add(identity)
 
     def _take_over(self, flight: _InFlight) -> None:
-        """A kernel that is not run: its result is known, or it is quarantined."""
+        """Store a trial without running its kernel: its result is known, or it is quarantined."""
         writer, by = flight.queue.writer, flight.proposed_by
         known = flight.queue.known.get(flight.source.hash)
         if known is None:

@@ -35,7 +35,7 @@ def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: fl
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
 
 
-LISTING = 0.5  # largest share of a total time that listing the spaces counts as: a late kernel is better than none
+LISTING = 0.5  # largest share of a total time that listing the spaces may use up: a late kernel is better than none
 AT_ROOFLINE = 1.02  # times its floor, from which a layer stops if other layers can use a shared budget
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
 """reason of a layer that stopped because others use the shared budget"""
@@ -75,7 +75,7 @@ class Schedule:
                 elif chosen is not None:  # one proposal at a time, so that results do not wait for the next one
                     chosen.ask(pipeline)
                 self._conclude()
-                pipeline.advance(wait=self._next() is None, beside=[future for _, future in self._finals.values()])
+                pipeline.advance(wait=self._next() is None, others=[future for _, future in self._finals.values()])
                 self._charge()
         return tuple(tuned.result for tuned in self._layers if tuned.result)
 
@@ -205,7 +205,7 @@ class Schedule:
         return floor_us(tuned.layer.problem, best.accuracy, self._run.rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
-        """Report the progress of the network with that of one of its layers."""
+        """Add the progress of the network to the progress of one of its layers, and report both."""
         timed = [tuned for tuned in self._layers if tuned.best_us]
         floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
 

@@ -181,7 +181,7 @@ def of_kind(reply: Reply, kind: type[T]) -> T:
     return reply
 
 
-_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `reports` turns into one line
+_MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `device_worker.explained` turns into one line
 
 
 class WorkerLost(Exception):
