@@ -30,7 +30,7 @@ START = {"launch": 1.0, "start": 1.5}
 SPREAD, FIXED_SPREAD = 2.0, 0.3
 """Standard deviations of the logs of the common weights, and of the weights of the fixed terms."""
 OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
-"""The same of a family's own factors: a launch costs each the same."""
+"""The same for a family's own factors. A launch costs every family the same, so fixed terms hardly differ."""
 ERROR = 0.15
 """Standard deviation of a log time that the model does not explain."""
 STEPS = 50
@@ -88,7 +88,7 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """Distance of two devices, devices with the same name first; a replayed device's name ends with its own."""
+    """The distance of two devices, smaller if they have the same name. A replayed device's name ends with it."""
     return device_distance(one, device), not device.name.endswith(one.name)
 
 
@@ -146,9 +146,9 @@ def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
         left = curvature + np.diag(pull + damping * np.diag(curvature))
         right = weighted.T @ residual + pull * (common - begin)
         solved = []
-        for index, of in enumerate(rows):  # a family's factors meet the others in the common weights alone
-            block = slopes[of].T @ weighted[of]
-            slope = weighted[of].T @ residual[of] + own_pull * own[index]
+        for index, row in enumerate(rows):  # only the common weights connect the factors of two families
+            block = slopes[row].T @ weighted[row]
+            slope = weighted[row].T @ residual[row] + own_pull * own[index]
             both = np.linalg.solve(
                 block + np.diag(own_pull + damping * np.diag(block)), np.column_stack([block, slope])
             )

@@ -21,7 +21,7 @@ FIRST = 8
 FIRST_OF_MANY = 3
 """The same for each of several families: the minimum for a model."""
 LOOK = 6
-"""Configs of each of several families before the others may leave it none."""
+"""Configs of each of several families before the models alone decide which family is next."""
 LOOK_EVERY = 4
 """One in this many proposals goes to a family that has fewer configs."""
 PATIENCE = 8.0
@@ -29,7 +29,7 @@ PATIENCE = 8.0
 BUSIEST = 0.3
 """Share of the free rows from which the first configs are chosen: the rows with the least padded outputs."""
 SPREAD_FROM = 300
-"""Number of random rows of these from which they are picked, each the farthest from those before."""
+"""Number of random rows from which each first config is chosen: the row farthest from the earlier ones."""
 DRAW = 1200
 """Number of random free rows scored in each proposal."""
 ELITES = 6
@@ -48,7 +48,7 @@ class Proposer:
         self._families = [_Family(state, family) for family in range(len(state.families))]
         self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         self._unknown = True
-        """whether too few of a family were told at the last ask; once there are enough, this stays false"""
+        """whether some family had too few results for a model at the last ask; once none has, this stays false"""
         self.gain: float | None = None
         """the gain that the latest proposal promised, as a fraction of the best time, times its chance of success; None
         without a model

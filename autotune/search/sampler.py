@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -18,37 +18,33 @@ from autotune.search.inferred import InferredSpaceModel
 from autotune.search.space_model import CONSTRAINTS, ListedSpaceModel
 from autotune.search.state import Family
 
+if TYPE_CHECKING:
+    from optuna import Study
+
 
 def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Family]:
     """A family for each set of parameters. A parameter's values are those of all configs, numbers in ascending order.
 
     Raises ValueError for an empty list and for a config without parameters.
     """
-    groups: dict[frozenset[str], dict[tuple[CategoricalChoiceType, ...], None]] = {}
-    orders: dict[frozenset[str], tuple[str, ...]] = {}
+    groups: dict[frozenset[str], list[Mapping[str, CategoricalChoiceType]]] = {}
     values: dict[str, dict[CategoricalChoiceType, None]] = {}
     for config in configs:
         if not config:
             raise ValueError("space: a config has no parameters")
-        order = orders.setdefault(frozenset(config), tuple(config))
-        groups.setdefault(frozenset(config), {})[tuple(config[name] for name in order)] = None
+        groups.setdefault(frozenset(config), []).append(config)
         for name, value in config.items():
             values.setdefault(name, {})[value] = None
     if not groups:
         raise ValueError("space: there is no config in it")
     choices = {name: _ordered(tuple(found)) for name, found in values.items()}
     places = {name: {value: place for place, value in enumerate(found)} for name, found in choices.items()}
-    return [
-        Family(
-            name="",
-            params={name: choices[name] for name in orders[names]},
-            rows=np.array(
-                [[places[name][value] for name, value in zip(orders[names], row, strict=True)] for row in rows],
-                dtype=np.int16,
-            ),
-        )
-        for names, rows in groups.items()
-    ]
+    families = []
+    for group in groups.values():
+        params = {name: choices[name] for name in group[0]}
+        rows = dict.fromkeys(tuple(places[name][config[name]] for name in params) for config in group)
+        families.append(Family("", params, np.array(list(rows), dtype=np.int16)))
+    return families
 
 
 def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoiceType, ...]:
@@ -57,40 +53,12 @@ def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoi
     return tuple(sorted(numbers)) if len(numbers) == len(values) else values
 
 
-if TYPE_CHECKING:
-    from optuna import Study
-
-
-class SpaceModel(Protocol):
-    """A model of a space and of a study's trials."""
-
-    def search_space(self, study: Study, /) -> dict[str, BaseDistribution]:
-        """The parameters that are chosen together."""
-        ...
-
-    def propose(
-        self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution], rng: np.random.Generator, /
-    ) -> Params:
-        """The parameters among them that a trial gets."""
-        ...
-
-    def independent(
-        self, trial: FrozenTrial, name: str, distribution: BaseDistribution, rng: np.random.Generator, /
-    ) -> CategoricalChoiceType:
-        """A value of a parameter that was not chosen with the others."""
-        ...
-
-    def end(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None, /) -> None:
-        """Take in a trial that ends."""
-        ...
-
-
 class StudySampler(BaseSampler):
     """An Optuna sampler of one objective whose proposals depend only on the seed, the trial's number and the study."""
 
     def __init__(
         self,
-        proposals: SpaceModel,
+        proposals: ListedSpaceModel | InferredSpaceModel,
         *,
         seed: int | None = None,
         number: Callable[[FrozenTrial], int] | None = None,
@@ -113,7 +81,7 @@ class StudySampler(BaseSampler):
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
         """Values for these parameters, or for some of them if the space is conditional."""
-        _one_objective(self, study)
+        self._require_one_objective(study)
         with self._lock:
             return self._proposals.propose(study, trial, search_space, self._rng(trial))
 
@@ -121,14 +89,14 @@ class StudySampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> CategoricalChoiceType:
         """A random value for a parameter that was not chosen with the others."""
-        _one_objective(self, study)
+        self._require_one_objective(study)
         with self._lock:
             rng = self._rng(trial, crc32(param_name.encode()))
             return self._proposals.independent(trial, param_name, param_distribution, rng)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:  # noqa: ARG002
         """Refuse a study with several objectives before anything runs."""
-        _one_objective(self, study)
+        self._require_one_objective(study)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Add a trial's result, with the constraints that it violates."""
@@ -144,6 +112,13 @@ class StudySampler(BaseSampler):
     def _rng(self, trial: FrozenTrial, *more: int) -> np.random.Generator:
         """A trial's own random numbers."""
         return np.random.default_rng([self._seed, trial.number if self._number is None else self._number(trial), *more])
+
+    def _require_one_objective(self, study: Study) -> None:
+        """Raise ValueError for a study with several objectives."""
+        if len(study.directions) > 1:
+            raise ValueError(
+                f"{type(self).__name__} minimises or maximises one value, the study has {len(study.directions)}"
+            )
 
     def __getstate__(self) -> dict[str, object]:
         """The state without the lock, which cannot be copied."""
@@ -193,11 +168,3 @@ class AutotuneSampler(StudySampler):
         if self._rows is None:
             raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")
         return self._rows.encoding.params(self._rows.suggest(trial))
-
-
-def _one_objective(sampler: BaseSampler, study: Study) -> None:
-    """Raise ValueError for a study with several objectives."""
-    if len(study.directions) > 1:
-        raise ValueError(
-            f"{type(sampler).__name__} minimises or maximises one value, the study has {len(study.directions)}"
-        )

@@ -121,20 +121,20 @@ class WarmStart:
         """`study.layer on DEVICE` to its distance, nearest first"""
         self.by = WARM_START if self.layers else COST_MODEL
 
-    def next(self, told: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The next config, given the log times of told configs, infinite for failures, and the pending ones; None once
+    def next(self, known: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
+        """The next config, given the log times of known configs, infinite for failures, and the pending ones; None once
         there are enough of both.
         """
-        if len(told) + len(pending) >= self._most:
+        if len(known) + len(pending) >= self._most:
             return None
-        proposal = self.proposal(told, pending)
+        proposal = self.proposal(known, pending)
         return None if proposal is None else proposal[1]
 
     def proposal(
-        self, told: Mapping[Config, float] = MappingProxyType({}), pending: Sequence[Config] = ()
+        self, known: Mapping[Config, float] = MappingProxyType({}), pending: Sequence[Config] = ()
     ) -> tuple[float, Config] | None:
         """The smallest prediction of a log time, and its config; None if no config is left."""
-        proposals = [family.propose(told, pending) for family in self._families]
+        proposals = [family.propose(known, pending) for family in self._families]
         best = min(proposals, key=lambda proposal: proposal[0], default=None)
         return best if best is not None and best[0] < math.inf else None
 
@@ -150,7 +150,7 @@ def warm_start(
 ) -> WarmStart:
     """The initial design of a search of up to `most` configs, given the calibrated rates of the device.
 
-    Empty on a device other than a GPU if nothing similar was ever tuned there: the model is one of GPUs.
+    It is empty if the device is not a GPU and nothing similar was tuned on it, because the model is one of GPUs.
     """
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
@@ -222,30 +222,30 @@ class _Family:
     view: Singles
     predicted: Floats
     """log times"""
-    said: Floats
+    influence: Floats
     """the influence of each trial, made independent of earlier ones, on each config [trials, configs]"""
 
-    def propose(self, told: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """The smallest prediction and its config; infinite without a config. `told` has the layer's own log times."""
-        predicted, said = self.predicted.copy(), self.said
-        taken = []
-        for config in (*told, *pending):
+    def propose(self, known: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
+        """The smallest prediction and its config; infinite without a config. `known` has the layer's own log times."""
+        predicted, influence = self.predicted.copy(), self.influence
+        indices = []
+        for config in (*known, *pending):
             row = self.space.row_of(config)
             index = int(np.searchsorted(self.rows, -1 if row is None else row))
             if row is None or index == len(self.rows) or self.rows[index] != row:
                 continue
-            taken.append(index)
-            if config in told:
-                error = told[config] - predicted[index] if told[config] < math.inf else FAILED
+            indices.append(index)
+            if config in known:
+                error = known[config] - predicted[index] if known[config] < math.inf else FAILED
                 covariance = _covariance(_apart(self.view, self.view[index : index + 1]), np.zeros(1))[:, 0]
-                left = covariance - said.T @ said[:, index]
+                left = covariance - influence.T @ influence[:, index]
                 deviation = math.sqrt(left[index] + NOISE)
                 predicted += left / deviation * (error / deviation)
-                said = np.vstack([said, left / deviation])
-        if told:
-            left = np.maximum(1.0 - np.einsum("ij,ij->j", said, said), 0.0)
+                influence = np.vstack([influence, left / deviation])
+        if known:
+            left = np.maximum(1.0 - np.einsum("ij,ij->j", influence, influence), 0.0)
             predicted -= HOPE * DEVIATION * np.sqrt(left)
-        predicted[taken] = math.inf
+        predicted[indices] = math.inf
         best = int(predicted.argmin())
         cost = AGAIN * sum(config.template == self.space.template for config in pending)
         return float(predicted[best]) + cost, self.space.config(int(self.rows[best]))
@@ -254,13 +254,13 @@ class _Family:
 def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _Predictor) -> _Known:
     """A family's trials on the layers, without trials of configs that it no longer has."""
     positions = [np.empty((0, len(template.params)), np.intp)]
-    views, of = [], []
+    views, numbers = [], []
     errors, times = [np.empty(0)], [np.empty(0)]
     for number, layer in enumerate(layers):
-        told = [(now, trial.median_us) for trial in layer.trials if (now := template.current_config(trial.config))]
-        if not told:
+        trials = [(now, trial.median_us) for trial in layer.trials if (now := template.current_config(trial.config))]
+        if not trials:
             continue
-        here = np.stack([positions_of(template, config) for config, _ in told])
+        here = np.stack([positions_of(template, config) for config, _ in trials])
         bound = BoundTemplate(template, layer.trials[0].problem, layer.trials[0].device)
         try:
             columns = config_columns(bound, here)
@@ -269,11 +269,13 @@ def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _P
             continue
         positions.append(here)
         views.append(features(bound, columns))
-        times.append(np.log([median_us for _, median_us in told]))
+        times.append(np.log([median_us for _, median_us in trials]))
         errors.append(times[-1] - predicted)
-        of += [number] * len(told)
+        numbers += [number] * len(trials)
     view = np.concatenate(views) if views else np.empty((0, 0), np.float32)
-    return _Known(np.concatenate(positions), view, np.array(of, np.intp), np.concatenate(errors), np.concatenate(times))
+    return _Known(
+        np.concatenate(positions), view, np.array(numbers, np.intp), np.concatenate(errors), np.concatenate(times)
+    )
 
 
 def _family(
@@ -293,11 +295,13 @@ def _family(
         view = _scaled(own[:0], own)[1]
         return _Family(space, rows, view, predicted, np.empty((0, len(rows))))
     between = np.array([[one.apart(other) for other in layers] for one in layers])[np.ix_(known.layers, known.layers)]
-    there, view = _scaled(known.views, own)
-    root = np.linalg.cholesky(_covariance(_apart(there, there), between) + NOISE * np.eye(len(known.layers)))
+    source_view, view = _scaled(known.views, own)
+    root = np.linalg.cholesky(
+        _covariance(_apart(source_view, source_view), between) + NOISE * np.eye(len(known.layers))
+    )
     whitening = np.linalg.inv(root)
-    said = whitening @ _covariance(_apart(there, view), distances[:, None])
-    return _Family(space, rows, view, predicted + said.T @ (whitening @ (known.errors - offset)), said)
+    influence = whitening @ _covariance(_apart(source_view, view), distances[:, None])
+    return _Family(space, rows, view, predicted + influence.T @ (whitening @ (known.errors - offset)), influence)
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:

@@ -1,19 +1,22 @@
 """Compare the default sampler with Optuna's on objectives that are not kernels. Run by hand:
 
     pip install cmaes scipy torch  # for CmaEsSampler and GPSampler
-    python -m tests.benchmarks.any_objective --seeds 20 --sampler AutotuneSampler --sampler GPSampler
+    python -m tests.benchmarks.any_objective FILE.csv --seeds 20 --sampler AutotuneSampler --sampler GPSampler
 
-Prints for each objective and sampler the best feasible value after some numbers of trials (median over seeds) and the
-CPU time per trial. The minimum of an objective is 0 unless it has constraints.
+Writes a line for each objective, sampler and seed to FILE.csv: the best feasible value after some numbers of trials and
+the CPU time per trial. Runs that are in the file already are not repeated. Then prints the table of docs/search.md,
+whose runs are in tests/data/any-objective.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -252,6 +255,63 @@ SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 }
 
 
+TITLES = {
+    "Ackley": "Ackley, 5 variables (0)",
+    "Rosenbrock": "Rosenbrock, 4 variables (0)",
+    "integers": "six integers (0)",
+    "Styblinski": "Styblinski and Tang, 5 variables (0)",
+    "pressure vessel": "pressure vessel, 3 constraints (6060)",
+    "welded beam": "welded beam, 5 constraints (1.725)",
+    "Branin": "Branin, 2 variables (0)",
+    "Hartmann": "Hartmann, 6 variables (0)",
+    "mixed": "every kind of parameter (0)",
+    "conditional": "three families (0)",
+    "counted": "a count of layers (0)",
+    "Goldstein": "Goldstein and Price, 2 variables (0)",
+}
+"""The objectives of the table, with their minima."""
+RIVALS = {"TPESampler": "TPE", "CmaEsSampler": "CMA-ES", "GPSampler": "GPSampler"}
+WITHIN = 1.05
+"""A sampler counts as near the best up to this ratio."""
+
+
+def summary(file: Path) -> Iterator[str]:
+    """Lines of Markdown: the medians over seeds, and in how many cases AutotuneSampler is best or near the best."""
+    samplers = {"AutotuneSampler": "`AutotuneSampler`", **RIVALS}
+    runs: dict[tuple[str, str], list[list[float]]] = {}
+    with file.open(newline="") as opened:
+        for row in csv.DictReader(opened):
+            best = [float(row[str(budget)]) for budget in BUDGETS]
+            runs.setdefault((row["objective"], row["sampler"]), []).append(best)
+    medians = {key: [median(column) for column in zip(*found, strict=True)] for key, found in runs.items()}
+    yield f"| objective (minimum) | {' | '.join(samplers.values())} |"
+    yield f"|{'---|' * (1 + len(samplers))}"
+    for name, title in TITLES.items():
+        cells = [", ".join(map(_digits, medians[name, sampler])) for sampler in samplers]
+        yield f"| {title} | {' | '.join(cells)} |"
+    ratios = {}
+    for name, title in TITLES.items():
+        for place, budget in enumerate(BUDGETS):
+            own, least = medians[name, "AutotuneSampler"][place], min(medians[name, rival][place] for rival in RIVALS)
+            ratios[f"{title.partition(' (')[0]} after {budget} trials"] = own / least if own else 1.0
+    near, narrowest = sum(ratio <= WITHIN for ratio in ratios.values()), max(ratios, key=ratios.__getitem__)
+    yield ""
+    yield f"`AutotuneSampler` is best, or within 5 % of the best, in {near} of these {len(ratios)} cases."
+    yield f"The largest ratio to the best is {ratios[narrowest]:.3f}: {narrowest}."
+    seeds = max(map(len, runs.values()))
+    fewer = [
+        f"{TITLES[name].partition(' (')[0]}: {len(runs[name, 'GPSampler'])}"
+        for name in TITLES
+        if len(runs[name, "GPSampler"]) < seeds
+    ]
+    yield f"Medians are of {seeds} seeds{'; GPSampler has fewer on ' if fewer else ''}{', '.join(fewer)}."
+
+
+def _digits(value: float) -> str:
+    """A number with four significant digits, without an exponent."""
+    return f"{float(f'{value:.4g}'):.9f}".rstrip("0").rstrip(".")
+
+
 def best_of(study: optuna.Study, trials: int) -> float:
     """The best value that violates no constraint among the first trials; infinite if all violate one."""
     feasible = [t for t in study.trials[:trials] if all(value <= 0 for value in t.constraints.values())]
@@ -261,27 +321,30 @@ def best_of(study: optuna.Study, trials: int) -> float:
 def main() -> None:
     """Run every sampler on every objective."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("file", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--sampler", action="append", choices=SAMPLERS)
     parser.add_argument("--objective", action="append", choices=OBJECTIVES)
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    print(
-        f"objective        sampler          {'  '.join(f'{budget:>9}' for budget in BUDGETS)}  ms a trial", flush=True
-    )
-    for name in arguments.objective or OBJECTIVES:
-        for sampler in arguments.sampler or SAMPLERS:
-            found: list[list[float]] = []
-            started = time.process_time()
-            for seed in range(arguments.seeds):
+    if not arguments.file.exists():
+        arguments.file.write_text("objective,sampler,seed,15,30,60,ms\n")
+    done = {tuple(line.split(",")[:3]) for line in arguments.file.read_text().splitlines()}
+    for seed in range(arguments.seeds):
+        for name in arguments.objective or OBJECTIVES:
+            for sampler in arguments.sampler or SAMPLERS:
+                if (name, sampler, str(seed)) in done:
+                    continue
+                started = time.process_time()
                 study = optuna.create_study(sampler=SAMPLERS[sampler](seed))
                 with single_threaded():
                     study.optimize(OBJECTIVES[name], n_trials=max(BUDGETS))
-                found.append([best_of(study, budget) for budget in BUDGETS])
-            spent_ms = 1e3 * (time.process_time() - started) / (arguments.seeds * max(BUDGETS))
-            medians = "  ".join(f"{median(column):9.4f}" for column in zip(*found, strict=True))
-            print(f"{name:<16} {sampler:<16} {medians}  {spent_ms:.1f}", flush=True)
+                ms = 1e3 * (time.process_time() - started) / max(BUDGETS)
+                best = ",".join(f"{best_of(study, budget):.6g}" for budget in BUDGETS)
+                with arguments.file.open("a") as file:
+                    file.write(f"{name},{sampler},{seed},{best},{ms:.1f}\n")
+    print("\n".join(summary(arguments.file)))
 
 
 if __name__ == "__main__":
