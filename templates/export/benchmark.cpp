@@ -1,7 +1,7 @@
 // Times the library's kernels on a device with events: median and quartiles in microseconds, of single passes from a
-// cold L2 cache (overwritten before each) and of passes in a row, which find what the one before left there.
+// cold L2 cache (overwritten before each) and of passes in a row, with a warm cache.
 //
-//     benchmark [N [DEVICE]]        N: another run-time size than the one that each kernel was tuned at; of several 8x100
+//     benchmark [N [DEVICE]]        N: a run-time size in place of the tuned one; 8x100 if there are several
 #include <algorithm>
 #include <chrono>
 

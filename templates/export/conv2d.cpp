@@ -16,7 +16,7 @@
 namespace autotune_runtime {
 namespace {
 
-// Run `body` and turn whatever it throws into a status; last_error is this call's from now on.
+// Run `body` and turn its exceptions into a status; last_error then belongs to this call.
 template <class Body>
 conv2d_status guarded(Body body) noexcept {
     last_error.clear();
@@ -32,7 +32,7 @@ conv2d_status guarded(Body body) noexcept {
     }
 }
 
-// The calling thread's context; null where there is none, or no driver.
+// The calling thread's context; null if there is no context or no driver.
 CUcontext current_context() {
     CUcontext context = nullptr;
     if (driver().found) driver().cuCtxGetCurrent(&context);
@@ -78,7 +78,7 @@ void check_pointer(const void *pointer) {
     if (reinterpret_cast<uintptr_t>(pointer) % CONV2D_ALIGNMENT) fail(CONV2D_MISALIGNED);
 }
 
-// The arguments as this library has them: arrays that the caller did not know are NULL.
+// The arguments with all arrays of this library: arrays that the caller does not know are NULL.
 conv2d_arguments known(const conv2d_arguments *given) {
     if (!given) fail(CONV2D_NULL_POINTER);
     const uint64_t size = given->size_bytes;
@@ -91,11 +91,11 @@ conv2d_arguments known(const conv2d_arguments *given) {
     return found;
 }
 
-// Which arrays a call takes: those of any role, or all but those that were prepared, or those alone.
+// The arrays of a call: all, all except the prepared ones, or only those to be prepared.
 enum class Taken { given, passed, prepared };
 constexpr Taken GIVEN = Taken::given, PASSED = Taken::passed, PREPARED = Taken::prepared;
 
-// Device addresses of the arrays of a call that a problem has; all others are 0.
+// Device addresses of a call's arrays that the problem has; all others are 0.
 Tensors tensors_of(const conv2d_arguments &arguments, const conv2d_problem &problem, Taken taken) {
     Tensors found;
     const Problem layer(problem);
@@ -123,13 +123,13 @@ CUdeviceptr workspace_of(const conv2d_arguments &arguments, uint64_t bytes) {
     return reinterpret_cast<uintptr_t>(arguments.workspace);
 }
 
-// Where packed filters begin in the workspace of conv2d_forward, and the bytes of both.
+// The offset of packed filters in the workspace of conv2d_forward, and the bytes of both.
 uint64_t packed_at(const Plan &plan) { return (unsigned_of(plan.workspace_bytes) + 255) / 256 * 256; }
 uint64_t forward_bytes(const Plan &plan) {
     return plan.packed_w_bytes == 0 ? unsigned_of(plan.workspace_bytes) : packed_at(plan) + unsigned_of(plan.packed_w_bytes);
 }
 
-// The kernel that serves a problem on a device (null: on those that kernels were tuned on).
+// The kernel for a problem on a device (null: on the devices on which kernels were tuned).
 const Kernel &choose(const conv2d_problem &problem, const Device *device) {
     conv2d_status status = CONV2D_UNSUPPORTED;
     std::string reason = "the library has no kernel for this shape";
@@ -166,7 +166,7 @@ struct conv2d_handle {
     conv2d_handle(const Kernel &kernel, CUcontext context, const Device &device) : loaded(kernel, context, device) {}
 
     Loaded loaded;
-    Memory weights[ARRAYS];  // those that a pass takes
+    Memory weights[ARRAYS];  // the weights of a pass
     Memory packed_w;
 };
 
@@ -179,7 +179,7 @@ struct Kept {
     }
     ~Kept() { driver().cuEventDestroy(used); }
 
-    std::mutex preparing;  // held by whoever writes constants and enqueues the pass that reads them
+    std::mutex preparing;  // held while a thread writes constants and enqueues the pass that reads them
     Loaded loaded;
     CUevent used = nullptr;  // the latest pass that reads constants
 };
@@ -190,7 +190,7 @@ struct Keeper {
 };
 
 Keeper &keeper() {
-    static Keeper *const only = new Keeper;  // never freed: at the process's end the driver may be gone already
+    static Keeper *const only = new Keeper;  // never freed, because the driver may already be unloaded when the process ends
     return *only;
 }
 
@@ -282,7 +282,7 @@ conv2d_status conv2d_release(conv2d_handle *handle) {
     return guarded([&] {
         if (!handle) return;
         const Current current(handle->loaded.context);
-        const std::unique_ptr<conv2d_handle> owned(handle);  // freed before the context is left
+        const std::unique_ptr<conv2d_handle> owned(handle);  // freed before the context is popped
         check(driver().cuCtxSynchronize(), "cuCtxSynchronize");
     });
 }

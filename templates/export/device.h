@@ -1,4 +1,4 @@
-// What the self-test and the benchmark need of a device: a context, arrays, and failing loudly.
+// Helpers of the self-test and the benchmark: a context, arrays, and errors that end the program.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace autotune_runtime {
     std::exit(1);
 }
 
-// Where there is nothing to run on; CTest and Automake call a test that ends with 77 skipped.
+// Exit code if there is no device; CTest and Automake report a test that ends with 77 as skipped.
 [[noreturn]] inline void skip(const char *why) {
     std::fprintf(stderr, "%s\n", why);
     std::exit(77);
@@ -39,7 +39,7 @@ inline void expect(conv2d_status status, const char *what) {
         stop(std::string(what) + ": " + conv2d_status_text(status) + ". " + conv2d_last_error());
 }
 
-// Make a device's primary context the calling thread's and say which device it is.
+// Make a device's primary context the calling thread's, and print the device's name.
 inline CUcontext open_device(int ordinal) {
     if (driver().no_device) skip("not run: there is no GPU on this machine");
     if (!driver().found) stop("the NVIDIA driver on this machine is too old or does not start");
@@ -54,7 +54,7 @@ inline CUcontext open_device(int ordinal) {
     return context;
 }
 
-// Device memory with a guard behind it; all ones, which is NaN in every storage type, until something is written.
+// Device memory with a guard band after it; filled with ones, which are NaN in every storage type.
 class Array {
 public:
     explicit Array(size_t bytes) : bytes_(bytes) {
@@ -76,7 +76,7 @@ public:
     void write(const std::vector<unsigned char> &content) const {
         if (!content.empty()) expect(driver().cuMemcpyHtoD(address_, content.data(), content.size()), "cuMemcpyHtoD");
     }
-    // The content; stops when something was written behind it.
+    // The content; ends the program if the guard band was overwritten.
     std::vector<unsigned char> read() const {
         std::vector<unsigned char> content(bytes_ + GUARD_BYTES);
         expect(driver().cuCtxSynchronize(), "a kernel");
@@ -94,7 +94,7 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-// The arrays that a problem has and that are wanted, on the device.
+// The selected arrays of a problem, on the device.
 class Arrays {
 public:
     explicit Arrays(const conv2d_problem &problem, bool (*wanted)(const Declared &) = [](const Declared &) { return true; }) {
@@ -103,7 +103,7 @@ public:
             if (DECLARED[i].is_in(layer) && wanted(DECLARED[i])) arrays_[i] = std::make_unique<Array>(size_bytes(DECLARED[i], layer));
     }
 
-    // Null where the problem has none.
+    // Null if the problem has no such array.
     const Array *at(int index) const { return arrays_[index].get(); }
 
     // Arguments of a call, with a workspace.
@@ -133,7 +133,7 @@ private:
     std::unique_ptr<Array> arrays_[ARRAYS];
 };
 
-// Run-time sizes as a person reads them: 8, or of several 8 x 100.
+// Run-time sizes as text: 8, or 8 x 100 if there are several.
 inline std::string text_of(const RuntimeSizes &sizes) {
     std::string text;
     for (const int32_t size : sizes) text += (text.empty() ? "" : " x ") + std::to_string(size);

@@ -1,6 +1,6 @@
-// The functions of the CUDA driver that are used here, declared as in cuda.h and looked up in libcuda.so.1 when first
-// needed. So building needs neither CUDA's headers nor a stub of its libraries, and a machine without a driver gets an
-// error code where it would otherwise refuse to load the program.
+// The functions of the CUDA driver that the library uses, declared as in cuda.h and looked up in libcuda.so.1 at the
+// first use. So the build needs neither CUDA's headers nor a stub library. On a machine without a driver the program
+// loads, and the library returns an error code.
 #pragma once
 
 #include <dlfcn.h>
@@ -57,7 +57,7 @@ enum {
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
 };
 
-// Name here, name in the library (which tells revisions of a function apart), parameters.
+// Name here, name in libcuda.so.1 (which distinguishes revisions of a function), parameters.
 #define AUTOTUNE_CONV2D_DRIVER(FUNCTION)                                                                            \
     FUNCTION(cuInit, "cuInit", (unsigned flags))                                                                    \
     FUNCTION(cuGetErrorName, "cuGetErrorName", (CUresult error, const char **name))                                 \
@@ -98,7 +98,7 @@ enum {
     FUNCTION(cuEventElapsedTime, "cuEventElapsedTime", (float *milliseconds, CUevent start, CUevent end))           \
     FUNCTION(cuEventDestroy, "cuEventDestroy_v2", (CUevent event))
 
-// Those that drivers have from CUDA 12.0 on: for kernels with tensor maps, and for dependent launches.
+// Functions of drivers from CUDA 12.0 on: for kernels with tensor maps, and for dependent launches.
 #define AUTOTUNE_CONV2D_NEWER_DRIVER(FUNCTION)                                                                      \
     FUNCTION(cuLaunchKernelEx, "cuLaunchKernelEx",                                                                  \
              (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))                  \
@@ -115,10 +115,10 @@ enum {
 struct Driver {
 #define AUTOTUNE_CONV2D_MEMBER(name, symbol, parameters) CUresult(*name) parameters = nullptr;
     AUTOTUNE_CONV2D_DRIVER(AUTOTUNE_CONV2D_MEMBER)
-    AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_MEMBER)  // nullptr where there is none
+    AUTOTUNE_CONV2D_NEWER_DRIVER(AUTOTUNE_CONV2D_MEMBER)  // nullptr if the driver does not have it
 #undef AUTOTUNE_CONV2D_MEMBER
-    bool found = false;     // all of the first, and the driver has started
-    bool no_device = true;  // there is no driver, or it has no GPU
+    bool found = false;     // whether all required functions exist and the driver is initialized
+    bool no_device = true;  // whether there is no driver or no GPU
 
     Driver() {
         void *const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

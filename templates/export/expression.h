@@ -1,5 +1,5 @@
-// Whole numbers as the expressions of a kernel family's header compute them: division rounds down, and a value that
-// does not fit 64 bits, or a division by zero, is an error (Unevaluable) instead of a wrong number.
+// Integers with the arithmetic of expressions in a kernel family's header: division rounds down, and an overflow of 64
+// bits or a division by zero is an error (Unevaluable).
 #pragma once
 
 #include <cstdint>

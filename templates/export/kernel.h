@@ -1,4 +1,4 @@
-// What the library knows of a kernel: what it was tuned for, its code, and its launches for any run-time sizes (the plan).
+// A kernel of the library: its tuned problem, its code, and its launches for any run-time sizes (the plan).
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace autotune_runtime {
 
-constexpr int MOST_STAGES = 16;     // of a plan, and as many entries and constants of a kernel
+constexpr int MOST_STAGES = 16;     // of a plan; also the limit of a kernel's entries and constants
 constexpr int MOST_ARGUMENTS = 16;  // of a stage
 constexpr int MOST_MAPS = 7;        // tensor maps of a kernel
 
-// What the expressions of a plan see of a device, and the limits of every launch there.
+// The properties of a device in the expressions of a plan, and the limits of its launches.
 struct Device {
     Int arch;  // compute capability times ten
     Int sm_count;
-    Int smem_per_block_bytes;  // that a block may have after opt-in
+    Int smem_per_block_bytes;  // maximum of a block after opt-in
     Int l2_bytes;
     int64_t most_threads = 1024;
     int64_t grid_limits[3] = {2147483647, 65535, 65535};
@@ -32,7 +32,7 @@ struct Extents {
 
 enum class DataType { f16 = 6, f32 = 7, bf16 = 9, tf32 = 11 };  // CU_TENSOR_MAP_DATA_TYPE_; tf32: f32 that loads round
 
-// What the Tensor Memory Accelerator copies at once; the names are those of cuTensorMapEncodeTiled and ...Im2col.
+// A copy of the Tensor Memory Accelerator, with the names of cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
 struct TensorMap {
     Argument array;
     DataType data_type;
@@ -57,14 +57,14 @@ class Plan;
 
 struct Constant {
     const char *name;  // of a __constant__ array, filled before the first pass
-    Argument origin;   // with weights or packed_w
+    Argument origin;   // weights or packed_w
 };
 
 struct Kernel {
     conv2d_kernel info;
     Device tuned_on;
     const unsigned char *image;
-    bool dependent;  // it waits itself for the kernels before it, and may be launched before they have ended
+    bool dependent;  // it waits for previous kernels itself, so it may be launched before they have ended
     int entry_count;
     const char *entries[MOST_STAGES];
     int constant_count;
@@ -72,7 +72,7 @@ struct Kernel {
     void (*plan)(const Problem &layer, const Device &device, Plan &plan);
 };
 
-// The launches of a kernel for some run-time sizes on some device, or why it does not serve them.
+// The launches of a kernel for given run-time sizes on a device, or the reason why it does not support them.
 class Plan {
 public:
     Plan(const Kernel &kernel, const RuntimeSizes &sizes, const Device &device) {
@@ -93,7 +93,7 @@ public:
     const Launch &stage_at(int index) const { return stages_[index]; }
     const TensorMap &map_at(int index) const { return maps_[index]; }
 
-    // What a kernel's plan calls.
+    // Called by a kernel's plan.
     void needs_device(bool holds, const char *what) {
         if (!holds) refuse(CONV2D_WRONG_DEVICE, what);
     }
@@ -148,7 +148,7 @@ private:
     TensorMap maps_[MOST_MAPS];
 };
 
-// In the order of conv2d_kernel_at; kernels.cpp has them.
+// In the order of conv2d_kernel_at; defined in kernels.cpp.
 extern const Kernel *const kernels[];
 extern const int kernel_count;
 extern const char *const library_version;

@@ -1,4 +1,4 @@
-// A kernel's code and its weights on a device, and the launches of a pass. What fails throws a Failure.
+// A kernel's code and its weights on a device, and the launches of a pass. Errors throw a Failure.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@
 
 namespace autotune_runtime {
 
-inline thread_local std::string last_error;  // what conv2d_last_error says
+inline thread_local std::string last_error;  // returned by conv2d_last_error
 
-// What ends a call early; it never leaves the library.
+// Ends a call early; it never leaves the library.
 struct Failure {
     conv2d_status status;
 };
@@ -34,7 +34,7 @@ inline void check(CUresult result, const char *what) {
     fail(result == CUDA_ERROR_OUT_OF_MEMORY ? CONV2D_OUT_OF_MEMORY : CONV2D_CUDA_ERROR, words);
 }
 
-// Makes a context the calling thread's for a while.
+// Makes a context current for the calling thread while it exists.
 class Current {
 public:
     explicit Current(CUcontext context) {
@@ -51,7 +51,7 @@ private:
     bool changed_ = false;
 };
 
-// Device memory of its own.
+// Owned device memory.
 class Memory {
 public:
     Memory() = default;
@@ -72,7 +72,7 @@ private:
     CUdeviceptr address_ = 0;
 };
 
-// Device addresses of one pass; the bits of scalars.
+// Device addresses of one pass, and the bits of scalars.
 struct Tensors {
     CUdeviceptr arrays[ARRAYS] = {};
     CUdeviceptr packed_w = 0, workspace = 0;
@@ -128,13 +128,13 @@ private:
     CUtensorMap maps_[MOST_MAPS];
 };
 
-// Whether kernels are launched before those before them have ended, where both are known to wait: programmatic dependent launch.
+// Whether a kernel may start before the previous one has ended, if both are known to wait (programmatic dependent launch).
 inline bool launches_early() {
     static const char *const asked = std::getenv("AUTOTUNE_DEPENDENT_LAUNCH");
     return asked && asked == std::string("1") && driver().cuLaunchKernelEx;
 }
 
-// A kernel's code in one context, with the constant memory that goes with it.
+// A kernel's code in one context, with its constant memory.
 class Loaded {
 public:
     Loaded(const Kernel &loaded, CUcontext where, const Device &there) : kernel(loaded), context(where), device(there) {
@@ -150,7 +150,7 @@ public:
     ~Loaded() { driver().cuModuleUnload(module_); }
     Loaded(const Loaded &) = delete;
 
-    // Enqueue what depends on the weights alone.
+    // Enqueue the stages that depend only on the weights.
     void prepare(const Plan &plan, Tensors tensors, CUstream stream) const {
         TensorMaps none;
         for (int i = 0; i < plan.prepare_count; ++i) launch(plan.prepare_at(i), tensors, none, {}, 0, false, stream);
@@ -208,9 +208,9 @@ private:
         }
         const CUfunction function = functions_[launch.entry];
         const int smem_bytes = static_cast<int>(launch.smem_bytes.value());
-        if (smem_bytes > admitted_[launch.entry]) {  // above 48 KB a function must be allowed to have it
+        if (smem_bytes > admitted_[launch.entry]) {  // above 48 KB a function needs permission
             const std::lock_guard<std::mutex> lock(admitting_);
-            if (smem_bytes > admitted_[launch.entry]) {  // and what another thread was allowed must not shrink
+            if (smem_bytes > admitted_[launch.entry]) {  // and the permission that another thread set must not shrink
                 check(driver().cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes),
                       "cuFuncSetAttribute");
                 admitted_[launch.entry] = smem_bytes;

@@ -1,8 +1,8 @@
-// Tests the library on a device: every kernel that is for it on integers and on normal data, through all ways to call
-// it, against golden values in double precision and, where the operation's reference is C++, against that; that wrong
-// calls are refused; and where there is another device, that both may be used at once.
+// Tests the library on a device. Every kernel for the device runs on integers and on normal data, through all ways to
+// call it. Its outputs are compared with golden values in double precision and, if the operation's reference is C++,
+// with the reference. Wrong calls must be refused. If there is another device, both are used at once.
 //
-//     selftest [DEVICE [KERNEL...]]        exit status 0 when everything is right, of these kernels or of all
+//     selftest [DEVICE [KERNEL...]]        exits with 0 if these kernels, or all kernels, are right
 #include <algorithm>
 #include <cmath>
 #include <thread>

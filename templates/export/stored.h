@@ -1,4 +1,4 @@
-// Numbers as arrays store them, to and from double precision: what the self-test makes of its data and reads of outputs.
+// Conversion of stored numbers to and from double precision, for the self-test's data and outputs.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline double rounded(double value, int bits, int least_exponent) {  // to neare
 // A floating-point type narrower than bf16's 8 bits of exponent.
 struct Narrow {
     int exponent_bits, fraction_bits;
-    double most;  // beyond it numbers are that
+    double most;  // larger numbers become this one
     constexpr int bias() const { return (1 << (exponent_bits - 1)) - 1; }
 };
 
@@ -46,11 +46,11 @@ inline double rounding_of(Stored dtype) {  // of a value, as a fraction of it
     return is_narrow(dtype) ? std::ldexp(1.0, -narrow(dtype).fraction_bits - 1) : 0.0;
 }
 
-inline double least_rounding(Stored dtype) {  // half of the smallest number above 0, where test data come near that
+inline double least_rounding(Stored dtype) {  // half of the smallest number above 0, if test data come near it
     return is_narrow(dtype) ? std::ldexp(1.0, -narrow(dtype).bias() - narrow(dtype).fraction_bits) : 0.0;
 }
 
-inline unsigned narrow_bits(double value, const Narrow &kind) {  // of a value that the type holds
+inline unsigned narrow_bits(double value, const Narrow &kind) {  // of a value that the type can hold
     const unsigned sign = std::signbit(value) ? 1u << (kind.exponent_bits + kind.fraction_bits) : 0;
     const double size = std::fabs(value);
     if (size < std::ldexp(1.0, 1 - kind.bias()))
