@@ -56,6 +56,11 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
                 if size < _NARROW
             ]
             warnings += [
+                f"warning: {folder / FILE}: cost.flops is {flops} of {problem}, whose outputs depend on about {read} "
+                f"elements of {name}; FLOPs that are too few make a roofline too low"
+                for name, problem, flops, read in found.too_few_flops
+            ]
+            warnings += [
                 f"warning: {folder / FILE}: errors: kernels pass whose {name} is wrong by {100 * allowed:.2g} %"
                 for name, allowed in found.allowed.items()
                 if allowed > _ALLOWED
@@ -70,18 +75,19 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
-    """A warning if an output of the largest problem has far more products than FLOP, so that its error bound is too
-    wide.
-    """
-    largest = max(problems, key=lambda each: each.flops)
-    declared = largest.operation
-    times = largest.reduction * sum(output.elements for output in largest.outputs) / max(1, largest.flops)
+    """A warning if an output of some problem has far more products than FLOPs, so that its error bound is too wide."""
+    declared = problems[0].operation
+    times, worst = max(((_products_per_flop(each), each) for each in problems), key=lambda pair: pair[0])
     if declared.bounds.model != "multilinear" or times <= _PRODUCTS:
         return []
     return [
-        f"warning: {declared.folder / FILE}: cost.reduction is {largest.reduction} of {largest}, {times:.0f} times "
-        "as many products as cost.flops has FLOP for an output; a larger reduction allows larger errors"
+        f"warning: {declared.folder / FILE}: cost.reduction is {worst.reduction} of {worst}, {times:.0f} times "
+        "as many products as cost.flops has FLOPs for an output; a larger reduction allows larger errors"
     ]
+
+
+def _products_per_flop(problem: Problem) -> float:
+    return problem.reduction * sum(output.elements for output in problem.outputs) / max(1, problem.flops)
 
 
 def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Sizes that no file lists: run-time sizes in a fixed order, and problems with large or random sizes.
+"""Sizes that no file lists: run-time sizes in a fixed order, and problems with large or random sizes, or with one
+element more than whole tiles have.
 
 A kernel that is wrong at one remainder, or beyond some size, passes whatever numbers a check.toml names.
 """
@@ -6,19 +7,21 @@ A kernel that is wrong at one remainder, or beyond some size, passes whatever nu
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 import numpy as np
 
 from autotune.checking.problems import with_runtimes
-from autotune.errors import StudyError
+from autotune.errors import AutotuneError, StudyError
+from autotune.family.render import launches
 from autotune.family.space import BoundTemplate
 from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem, valid_problems
-from autotune.trial import Config
+from autotune.trial import Config, Value
 
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
 _UP_TO = 256
@@ -35,6 +38,10 @@ _WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and of
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
 _MODULUS, _VECTOR = 32, 8  # sizes get all remainders by these: of a warp or a tile, and of a vector
 _TRIES = 12  # problems at most, until the family supports one
+_VECTORS = (1, 2, 4, 8)  # elements behind whole tiles: one, or the least that a kernel with vectors supports
+_TILE_PARAMS, _MOST_TILES = 3, 2  # parameters whose product is a tile's extent, and tiles, at most
+_MOST_EXTENT = 1024  # of a tile
+_TILES = 24  # sizes to try, until one begins a tile
 
 
 def quick(problem: Problem) -> bool:
@@ -77,7 +84,8 @@ def _random(problem: Problem, random: np.random.Generator) -> list[int]:
 
 
 class OtherProblems:
-    """Variants of the problems of cases: with other remainders, and with each size at a large value.
+    """Variants of the problems of cases: with other remainders, with one element beyond whole tiles, and with each size
+    at a large value.
 
     `small` are the problems of the check. Cheap ones get a large size: it takes many columns until each warp of a large
     block has some. Problems with few sizes of 1 come first: an array of one row makes all terms of a sum equal.
@@ -99,7 +107,31 @@ class OtherProblems:
         """The next variant of a case; None if the family supports none."""
         self._count += 1
         every = 2 if self._count <= 2 * len(self._large) else 4
-        return (self._count % every == 1 and self._with_large_size(config)) or self._with_remainders(bound, config)
+        found = self._with_large_size(config) if self._count % every == 1 else None
+        if found is None and self._count % 2 == 0:
+            found = self._beyond_tiles(bound, config)
+        return found or self._with_remainders(bound, config)
+
+    def _beyond_tiles(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
+        """A size with one element more than whole tiles: there the number of blocks, or a derived value, grows.
+
+        A tile's extent is a product of parameters.
+        """
+        values = [value for _, value in config.pairs if isinstance(value, int) and value > 1]
+        chosen = (each for count in range(1, _TILE_PARAMS + 1) for each in itertools.combinations(values, count))
+        extents = sorted({extent for each in chosen if (extent := math.prod(each)) <= _MOST_EXTENT})
+        places = self._rng.permutation(list(itertools.product(axes(bound.problem), extents)))
+        for name, extent in places[:_TILES]:
+            whole = int(extent) * int(self._rng.integers(1, _MOST_TILES + 1))
+            for more in _VECTORS:
+                sizes = [{str(name): whole + count * more} for count in range(3)]
+                found = self._supported(bound, config, sizes[1], _QUICK_FLOPS, _QUICK_ELEMENTS)
+                if found:
+                    full, beyond, next_one = (_geometry(bound, config, each) for each in sizes)
+                    if any(one != other == third for one, other, third in zip(full, beyond, next_one, strict=False)):
+                        return found
+                    break
+        return None
 
     def _with_large_size(self, config: Config) -> tuple[BoundTemplate, Config] | None:
         while self._large:
@@ -149,6 +181,17 @@ class OtherProblems:
                 return None
             return (other, config) if other.allows(config) else None
         return None
+
+
+def _geometry(bound: BoundTemplate, config: Config, sizes: Mapping[str, int]) -> tuple[Value, ...]:
+    """A config's derived values and grids on the problem with other sizes; nothing if there is no such problem."""
+    with suppress(AutotuneError):
+        problem = make_problem(bound.problem.operation, {**bound.problem.values, **sizes})
+        other = BoundTemplate(bound.template, problem, bound.device)
+        names = other.names(config)
+        grids = (stage.grid for stage in launches(other, other.template.stages, names))
+        return (*names.values(), *itertools.chain.from_iterable(grids))
+    return ()
 
 
 def _ones(problem: Problem) -> int:

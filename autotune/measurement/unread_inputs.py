@@ -17,6 +17,8 @@ from autotune.problem import Problem
 
 _DRAWS = 8  # of all inputs, before an element of an output counts as one that none of them changes
 _MOST_ELEMENTS = 1 << 16  # of an output whose elements are compared
+_READ = 2  # elements of an input for each FLOP, beyond which there are too few FLOPs
+_CHANGED = 32  # elements of an input that are changed, one at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Dependence:
     """outputs with a tolerance, and the error that it allows / the magnitude of the output"""
     alike: tuple[str, ...]
     """arrays for which data.py gives the same numbers whatever `random` is"""
+    too_few_flops: tuple[tuple[str, str, int, int], ...]
+    """an input, a problem, its FLOPs, and the larger number of the input's elements on which outputs depend"""
 
 
 def dependence(problems: Sequence[Problem]) -> Dependence:
@@ -60,11 +64,34 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
         {output.name: size for output, _, size in reached if _is_wide(output)},
         _allowed(problems) if problems[0].operation.bounds.model == "tolerance" else {},
         _alike(problems),
+        tuple(_too_few_flops(problems)),
     )
 
 
 def _is_wide(output: Array) -> bool:
     return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
+
+
+def _too_few_flops(problems: Sequence[Problem]) -> Iterator[tuple[str, str, int, int]]:
+    """The input that has the most elements for each FLOP, if outputs depend on more elements than there are FLOPs.
+
+    Some elements are changed one at a time, because a table may have more elements than are looked up.
+    """
+    pairs = [(array, problem) for problem in problems for array in problem.filled if array.fill in DRAWN]
+    array, problem = max(pairs, key=lambda pair: pair[0].elements / max(1, pair[1].flops), default=(None, None))
+    if array is None or problem is None or array.elements <= _READ * problem.flops:
+        return
+    data = _draw(problem, 0)
+    before = numpy_reference(problem, data)
+    read = 0
+    for place in np.random.default_rng(0).integers(array.elements, size=_CHANGED):
+        changed = data[array.name].copy()
+        changed[place] = array.whole_bounds[1] if changed[place] != array.whole_bounds[1] else array.whole_bounds[0]
+        after = numpy_reference(problem, {**data, array.name: changed})
+        read += any(not np.array_equal(one.value, other.value) for one, other in zip(before, after, strict=True))
+    elements = array.elements * read // _CHANGED
+    if elements > _READ * problem.flops:
+        yield array.name, str(problem), problem.flops, elements
 
 
 def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:

@@ -66,6 +66,9 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "cost.flops does not grow with batch",
         "warning",
     ),
+    ("softmax", "FLOPs without columns"): Defect(
+        (('flops = "5 * rows * columns"', 'flops = "5 * rows"'),), "whose outputs depend on about", "warning"
+    ),
     ("stencil", "an input that nothing reads"): Defect(
         (
             (
@@ -198,6 +201,9 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ),
     ("gemm", "a reduction that grows too fast"): Defect(
         (('reduction = "k"', 'reduction = "k * k"'),), "times as many products as cost.flops has FLOP", "warning"
+    ),
+    ("gemm", "a reduction that is another size"): Defect(
+        (('reduction = "k"', 'reduction = "max(m, n, k)"'),), "times as many products as cost.flops has FLOP", "warning"
     ),
     ("gemm", "a reduction that is too large"): Defect(
         (
