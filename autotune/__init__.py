@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from autotune.api.answers import best
     from autotune.api.exports import ExportResult, export
     from autotune.api.family_importance import FamilyImportance, importance
-    from autotune.api.python_store import Store
     from autotune.api.tuning import TuneResult, tune
     from autotune.autotune_runtime.torch_convert import convert as convert  # not in __all__, because it needs PyTorch
     from autotune.errors import AutotuneError
     from autotune.problem import Conv2dProblem, Layer
+    from autotune.store import Store
     from autotune.study import Study
     from autotune.study_reader import load_study
     from autotune.trial import Config, Trial
@@ -50,11 +50,11 @@ _HOMES = {
     "autotune.api.answers": ("best",),
     "autotune.api.exports": ("ExportResult", "export"),
     "autotune.api.family_importance": ("FamilyImportance", "importance"),
-    "autotune.api.python_store": ("Store",),
     "autotune.api.tuning": ("TuneResult", "tune"),
     "autotune.autotune_runtime.torch_convert": ("convert",),
     "autotune.errors": ("AutotuneError",),
     "autotune.problem": ("Conv2dProblem", "Layer"),
+    "autotune.store": ("Store",),
     "autotune.study": ("Study",),
     "autotune.study_reader": ("load_study",),
     "autotune.trial": ("Config", "Trial"),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.api.study_names import name_of
-from autotune.api.terms import in_arguments
 from autotune.devices.backends import KINDS, parse_device
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import DeviceError, StoreError, StudyError
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from autotune.store import BestRow, DispatcherRow, Store
 
 
-@in_arguments
 def best(
     what: Study | Problem | str | Path | None = None,
     *,

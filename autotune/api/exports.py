@@ -13,7 +13,6 @@ from autotune.api.answers import devices_asked, dispatcher_of, latest_dispatcher
 from autotune.api.device_names import Say, binary_cache, first_gpu
 from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
-from autotune.api.terms import in_arguments
 from autotune.api.untuned import opened_results, selected_kernel, untuned_kernels
 from autotune.atomic_write import folder_named
 from autotune.compilation.toolchain import find_nvcc
@@ -49,7 +48,6 @@ class ExportResult:
     """output of building and testing the folder, as in its proof.txt; empty without `proof`"""
 
 
-@in_arguments
 def export(
     what: Study | str | Path,
     out: str | Path,

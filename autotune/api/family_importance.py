@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from autotune.api.answers import devices_asked
 from autotune.api.device_names import Say
 from autotune.api.study_names import check_layer_names, matches, name_of
-from autotune.api.terms import in_arguments
 from autotune.errors import StoreError
 from autotune.study import Study
 from autotune.toml_table import did_you_mean
@@ -36,12 +35,12 @@ class FamilyImportance:
 
 def importance_of(trials: FamilyTrials) -> Importance | None:
     """The importance of one family's parameters; None if it has too few correct trials."""
-    from autotune.search.importance import importance
+    from autotune.search.importance import importance as importance_in
 
-    return importance(trials.params, [(row.trial.config, row.median_us) for row in trials.rows if row.median_us])
+    return importance_in(trials.params, [(row.trial.config, row.median_us) for row in trials.rows if row.median_us])
 
 
-def importances(
+def importance(
     what: Study | str | Path,
     *,
     db: str | Path = "autotune.db",
@@ -85,7 +84,3 @@ def importances(
         measured_ones = "measured, not replayed" if replayed else "correct"
         raise StoreError(f"{db}: {name}: fewer than 20 trials of {family} are {measured_ones}")
     return rows
-
-
-importance = in_arguments(importances)
-"""`autotune.importance`; the command line calls the other"""

@@ -12,7 +12,6 @@ from pathlib import Path
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.run import Caller, OpenRun, check_baselines, open_run
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
-from autotune.api.terms import in_arguments
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StoreError
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -45,7 +44,6 @@ class TuneResult:
     """times with copies from and to host memory, if the study asks for them"""
 
 
-@in_arguments
 def tune(
     study: Study | str | Path,
     *,

@@ -56,9 +56,9 @@ def importance(
     `importance` measures how differently a parameter is set in the fastest tenth of the correct trials (Optuna's
     PED-ANOVA); the values of a family add up to 1. Families with fewer than 20 correct trials are left out.
     """
-    from autotune.api.family_importance import importances
+    from autotune.api.family_importance import importance as importance_of
 
-    analysed = importances(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
+    analysed = importance_of(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
     rows = [
         _Importance(family.layer, family.device, family.template, family.found.trials, name, share)
         for family in analysed

@@ -6,14 +6,12 @@ import ast
 import inspect
 import itertools
 import os
-import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,6 @@ import pytest
 
 import autotune
 from autotune.api.run import acquire_study_lock
-from autotune.api.terms import arguments_for_options
 from autotune.errors import DeviceError, StoreError, StudyError
 from autotune.evaluation.null import NullEvaluator
 from autotune.store import Store
@@ -101,10 +98,11 @@ def test_errors_of_a_store_speak_of_python(folder: Path, *, create: bool) -> Non
     with closing(sqlite3.connect("other.db")) as other:
         other.execute("CREATE TABLE notes (text)")
     Path("none.db").touch()
-    path, words = ("other.db", "name another database") if create else ("none.db", "autotune.tune fills it")
+    path, words = (
+        ("other.db", "name another database") if create else ("none.db", "autotune tune STUDY --db none.db` fills it")
+    )
     with pytest.raises(StoreError, match=words) as caught:
         autotune.Store(path, create=create)
-    assert "--" not in str(caught.value)
     assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -133,11 +131,11 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         ({"study": replace(STUDY, space={"tiny": {"threads": (7,)}})}, StudyError, "threads"),
         ({"device": "gpu"}, DeviceError, "gpu: no such device; there are cuda:N, host"),
         ({"jobs": 0}, DeviceError, "expected at least 1 compiler"),
-        ({"baselines": ("cudn",)}, DeviceError, "^baselines cudn: expected one of cudnn, inductor"),
+        ({"baselines": ("cudn",)}, DeviceError, "^--baseline cudn: expected one of cudnn, inductor"),
         (
             {"baselines": ("cudnn",)},
             DeviceError,
-            "baselines cudnn is for CUDA devices; .* give device cuda",
+            "--baseline cudnn is for CUDA devices; .* give --device cuda",
         ),
         ({"db": "nosuch/autotune.db"}, StoreError, "there is no folder nosuch; create it first"),
     ],
@@ -147,7 +145,7 @@ def test_what_is_wrong_is_an_error_of_one_line_and_nothing_runs(
 ) -> None:
     with pytest.raises(error, match=words) as raised:
         autotune.tune(**{"study": STUDY, "device": "null", "templates": FAMILIES, **given})  # type: ignore[arg-type]
-    assert not re.search(r"\n|--|`", str(raised.value)), "an API has no options and no commands"
+    assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")
     assert not Path("autotune.db").exists() or outcomes("autotune.db") == {}
 
@@ -230,7 +228,7 @@ def test_a_study_file_that_was_changed_in_python_is_stored_as_changed(folder: Pa
 
 
 def test_names_of_layers_are_checked_one_by_one(folder: Path, filled: Path) -> None:
-    words = r"layers two: autotune.db has no such layer of small; it has one"
+    words = r"--layer two: autotune.db has no such layer of small; it has one"
     with pytest.raises(StoreError, match=words):
         autotune.export("small", "kernels", layers=["one", "two"])
     assert not Path("kernels").exists()
@@ -250,12 +248,11 @@ def test_an_export_says_what_it_wrote_and_what_not(folder: Path, filled: Path) -
     assert (exported.proof, exported.edited) == ((), ())
     with pytest.raises(StoreError, match="no study or layer 'nosuch'; it has small"):
         autotune.export("nosuch", "kernels")
-    with pytest.raises(StoreError, match=r"^out: is empty; name a folder"):
+    with pytest.raises(StoreError, match=r"^--out: is empty; name a folder"):
         autotune.export("small", "", proof=False)
     for wrong in ({"admit": "x"}, {"admit": "fp32", "accuracy": "fp32"}, {"dispatcher": True, "accuracy": "fp32"}):
-        with pytest.raises(autotune.AutotuneError, match=r"admit|accuracy") as raised:
+        with pytest.raises(autotune.AutotuneError, match=r"admit|accuracy"):
             autotune.export("small", "kernels", **wrong)
-        assert "--" not in str(raised.value)
 
 
 def comparable(study: autotune.Study) -> autotune.Study:
@@ -297,26 +294,6 @@ def test_a_study_with_everything_is_the_same_when_written_and_read() -> None:
         rules=(NamedRule("given", "n", 5, "a", "b", report="000"), NamedRule("other", "k", 7, "b", "a")),
     )
     assert comparable(parse_study(study_toml(study), "other")) == study
-
-
-def test_errors_of_answers_name_arguments(folder: Path) -> None:
-    asked: tuple[Callable[[], object], ...] = (
-        lambda: autotune.best(db="nosuch.db"),
-        lambda: autotune.importance("small", db="nosuch.db"),
-        lambda: autotune.export("small", "kernels", db="nosuch.db"),
-        lambda: autotune.importance("lenet-k5", db="recorded", device="none such"),
-    )
-    for ask in asked:
-        with pytest.raises(autotune.AutotuneError) as raised:
-            ask()
-        assert "--" not in str(raised.value)
-        assert "`" not in str(raised.value)
-
-
-def test_a_shells_commands_keep_their_options() -> None:
-    message = "--db x.db: see `autotune dump --check`, run `autotune tune STUDY --db x.db`, or --no-proof; --dtype"
-    told = arguments_for_options(message, ("db", "proof"))
-    assert told == "db x.db: see `autotune dump --check`, run autotune.tune, or proof=False; dtype"
 
 
 def test_every_field_of_a_public_record_is_documented() -> None:
