@@ -53,7 +53,6 @@ from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, path_of, utc_n
 from autotune.store.sqlite.open_database import open_for_reading, open_for_writing
 
 _IMPORTED = {"origin": "'imported'"}
-_IN_SCOPE = " AND ".join(f"{{0}}.{name} = {{1}}.{name}" for name in SCOPE)
 _HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.id)"
 _PARAGRAPHS = "SELECT position, paragraph_id FROM {0}.source_paragraphs WHERE source_id = {1}.id"
 
@@ -150,27 +149,31 @@ class _Merge:
         where: str = "1",
         only_new: tuple[Table, str] | None = None,
     ) -> None:
-        """Copy the rows whose identity is not here; for a table without an identity, the rows of new parents."""
-        self._stage(table, changed or {}, where, only_new)
+        """Copy the rows whose identity is not here; for a table without an identity, the rows of new parents.
+
+        `changed` has the values of columns that are not copied: expressions over the row, whose parents are already
+        those of this file.
+        """
+        self._stage(table, where, only_new)
         columns = [name for name in table.c.keys() if name != "id"]  # noqa: SIM118 - a ColumnCollection
         same = " AND ".join(f"h.{name} IS m.{name}" for name in identity)
         last = self._raw.execute(f"SELECT max(rowid) FROM {table.name}").fetchone()[0] or 0
         unknown = f"NOT EXISTS (SELECT 1 FROM main.{table.name} h WHERE {same})" if identity else "1"
-        listed = ", ".join(columns)
+        values = ", ".join((changed or {}).get(name, name) for name in columns)
         self._raw.execute(
-            f"INSERT INTO main.{table.name} ({listed}) SELECT {listed} FROM temp.moved m WHERE {unknown} ORDER BY there"
+            f"INSERT INTO main.{table.name} ({', '.join(columns)}) "
+            f"SELECT {values} FROM temp.moved m WHERE {unknown} ORDER BY there"
         )
         if identity:
-            self._keep_ids(
-                table,
-                f"SELECT there, min(h.id), min(h.id) > {last} FROM temp.moved m "
-                f"JOIN main.{table.name} h ON {same} GROUP BY there",
+            self._raw.execute(f"CREATE TEMP TABLE ids_{table.name} (there INTEGER PRIMARY KEY, here, new)")
+            self._raw.execute(
+                f"INSERT INTO temp.ids_{table.name} SELECT there, min(h.id), min(h.id) > {last} "
+                f"FROM temp.moved m JOIN main.{table.name} h ON {same} GROUP BY there"
             )
+            self._moved.add(table.name)
         self._raw.execute("DROP TABLE temp.moved")
 
-    def _stage(
-        self, table: Table, changed: Mapping[str, str], where: str, only_new: tuple[Table, str] | None = None
-    ) -> None:
+    def _stage(self, table: Table, where: str, only_new: tuple[Table, str] | None) -> None:
         """Create `temp.moved`: rows of the other file with the ids that their parents have here."""
         parents = {key.parent.name: key.column.table.name for key in table.foreign_keys}
         shown = [f"o.{'id' if 'id' in table.c else 'rowid'} AS there"]
@@ -178,14 +181,11 @@ class _Merge:
         for name in table.c.keys():  # noqa: SIM118 - a ColumnCollection
             if name == "id":
                 continue
-            if name in changed:
-                shown.append(f"{changed[name]} AS {name}")
-            elif parents.get(name) in self._moved:
+            here = f"o.{name}"
+            if parents.get(name) in self._moved:
                 here = f"(SELECT here FROM temp.ids_{parents[name]} WHERE there = o.{name})"
-                shown.append(f"{here} AS {name}")
                 conditions.append(f"(o.{name} IS NULL OR {here} IS NOT NULL)")
-            else:
-                shown.append(f"o.{name} AS {name}")
+            shown.append(f"{here} AS {name}")
         if only_new is not None:
             parent, name = only_new
             conditions.append(f"o.{name} IN (SELECT there FROM temp.ids_{parent.name} WHERE new)")
@@ -194,25 +194,19 @@ class _Merge:
             f"WHERE {' AND '.join(conditions)}"
         )
 
-    def _keep_ids(self, table: Table, rows: str) -> None:
-        """Store the ids of rows here; `rows` selects the other id, the id here, and whether it is new."""
-        self._raw.execute(f"CREATE TEMP TABLE ids_{table.name} (there INTEGER PRIMARY KEY, here, new)")
-        self._raw.execute(f"INSERT INTO temp.ids_{table.name} {rows}")
-        self._moved.add(table.name)
-
     def _studies(self) -> None:
         """Copy studies by name and start date, each new one as a generation of its own, with their layers.
 
         An imported study is updated from its file; a study of this database keeps its text and its order.
         """
         following = (
-            "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = o.name) "
-            "+ row_number() OVER (PARTITION BY o.name ORDER BY o.id)"
+            "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = m.name) "
+            "+ row_number() OVER (PARTITION BY name ORDER BY there)"
         )
         name = self._name.replace("'", "''")
         changed = {
             "generation": following,
-            "imported_from": f"coalesce(o.imported_from, '{name}')",
+            "imported_from": f"coalesce(imported_from, '{name}')",
             "fresh_after_trial_id": "NULL",
         }
         known = "EXISTS (SELECT 1 FROM main.studies h WHERE h.name = o.name AND h.created_at = o.created_at)"
@@ -278,40 +272,14 @@ class _Merge:
         )
 
     def _trials(self) -> None:
-        """Copy the trials that have ended; a trial whose number is taken here gets the next free number."""
-        changed = {"origin": "'imported'", "ranking_median_us": "NULL", "reused_trial_id": "NULL"}
-        self._stage(trials, changed, "o.outcome <> 'running'")
-        identity = (*SCOPE, "started_at", "config")
-        self._raw.execute(f"CREATE TEMP TABLE known AS SELECT id, {', '.join(identity)} FROM main.trials")
-        self._raw.execute(f"CREATE INDEX temp.known_identity ON known ({', '.join(identity)})")
-        same = " AND ".join(f"k.{name} = m.{name}" for name in identity)
-        self._raw.execute("ALTER TABLE temp.moved ADD COLUMN here INTEGER")
-        self._raw.execute(f"UPDATE temp.moved AS m SET here = (SELECT min(id) FROM temp.known k WHERE {same})")
-        scope = ", ".join(f"m.{name}" for name in SCOPE)
-        taken = f"EXISTS (SELECT 1 FROM main.trials t WHERE {_IN_SCOPE.format('t', 'm')} AND t.number = m.number)"
-        last = f"coalesce((SELECT max(number) FROM main.trials t WHERE {_IN_SCOPE.format('t', 'm')}), -1)"
-        self._raw.execute(
-            "CREATE TEMP TABLE numbered AS SELECT there, iif(taken, "
-            f"max(last, max(number) OVER (PARTITION BY {scope})) "
-            f"+ row_number() OVER (PARTITION BY {scope}, taken ORDER BY there), number) AS number "
-            f"FROM (SELECT *, {taken} AS taken, {last} AS last FROM temp.moved m WHERE here IS NULL) AS m"
-        )
-        columns = [name for name in trials.c.keys() if name not in ("id", "number")]  # noqa: SIM118 - as above
-        first = self._raw.execute("SELECT coalesce(max(id), 0) + 1 FROM main.trials").fetchone()[0]
-        self._raw.execute(
-            f"INSERT INTO main.trials (id, number, {', '.join(columns)}) "
-            f"SELECT {first} - 1 + row_number() OVER (ORDER BY there), numbered.number, "
-            f"{', '.join(columns)} FROM temp.moved JOIN temp.numbered USING (there) ORDER BY there"
-        )
-        self._keep_ids(
-            trials,
-            "SELECT there, coalesce(here, "
-            f"{first} - 1 + sum(here IS NULL) OVER (ORDER BY there)), here IS NULL FROM temp.moved ORDER BY there",
-        )
+        """Copy the trials that have ended, with numbers after those of their scope here."""
+        same_scope = " AND ".join(f"t.{name} = m.{name}" for name in SCOPE)
+        last = f"(SELECT coalesce(max(number), -1) FROM main.trials t WHERE {same_scope})"
+        number = f"{last} + row_number() OVER (PARTITION BY {', '.join(SCOPE)} ORDER BY number)"
+        changed = {"origin": "'imported'", "ranking_median_us": "NULL", "reused_trial_id": "NULL", "number": number}
+        self._bring(trials, (*SCOPE, "started_at", "config"), changed, where="o.outcome <> 'running'")
         self._raw.execute(
             "UPDATE main.trials SET reused_trial_id = original.here FROM other.trials o "
             "JOIN temp.ids_trials own ON own.there = o.id AND own.new "
             "JOIN temp.ids_trials original ON original.there = o.reused_trial_id WHERE trials.id = own.here"
         )
-        for name in ("moved", "known", "numbered"):
-            self._raw.execute(f"DROP TABLE temp.{name}")
