@@ -13,7 +13,6 @@ import click
 from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.device_names import device_names, devices_of_workers
 from autotune.cli.best import BEST_COLUMNS, show_best
-from autotune.cli.options import writable
 from autotune.cli.output import note, silent
 from autotune.cli.progress import PlainLines
 from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interrupt
@@ -117,7 +116,7 @@ def tune_on_cluster(
         for number, name in enumerate(devices)
     ]
     with (
-        Store(writable(db)) as store,
+        Store(db) as store,
         stopping_on_interrupt() as stopping,
         ExitStack() as locks,
     ):

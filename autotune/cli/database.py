@@ -12,7 +12,7 @@ from typing import TextIO
 import click
 
 from autotune.atomic_write import atomic_write, check_writable
-from autotune.cli.options import DATABASE, SECONDS, database_path, writable
+from autotune.cli.options import DATABASE, SECONDS, database_path
 from autotune.cli.output import exact, note
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cell, Column
@@ -67,7 +67,7 @@ def load(file: Path, db: str) -> None:
         raise StoreError(f"{file}: cannot be read: there is not enough memory for it") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
-    count = read_dump(text, "standard input" if str(file) == "-" else str(file), writable(db))
+    count = read_dump(text, "standard input" if str(file) == "-" else str(file), db)
     note(f"{db}: {counted(count, 'row')} loaded")
 
 
@@ -81,7 +81,7 @@ def merge(other: str, db: str) -> None:
     """
     from autotune.store import merge as bring
 
-    merged = bring(other, writable(db))
+    merged = bring(other, db)
     counts = [
         f"{counted(merged.trials, 'trial')} and {counted(merged.studies, 'study', 'studies')} merged",
         f"there already: {counted(merged.known, 'trial')}",
@@ -126,7 +126,7 @@ def _clean_quarantine(db: str, *, empty: bool) -> None:
 
     if not empty and not has_results(db):
         return
-    with Store(writable(db) if empty else db, create=False) as store:
+    with Store(db, create=False) as store:
         rows = store.quarantine.list()
     if empty and rows:
         with Store(db) as store:

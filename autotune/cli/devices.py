@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 import click
 
-from autotune.cli.options import DATABASE, writable
+from autotune.cli.options import DATABASE
 from autotune.cli.output import note
 from autotune.cli.tables import format_options, show
 from autotune.columns import Cells, key_columns
@@ -63,7 +63,7 @@ def devices(calibrate: bool, only_rates: bool, db: str, style: str | None) -> No
     with ExitStack() as opened:
         store = None
         if calibrate or path_of(db).exists():
-            store = opened.enter_context(Store(writable(db) if calibrate else db, create=calibrate))
+            store = opened.enter_context(Store(db, create=calibrate))
         elsewhere = {info.identity: info for info in store.rates.devices()} if store is not None and only_rates else {}
         for name, evaluator in opened.enter_context(closing(present_devices({"cuda", "host"}))):
             info, environment = evaluator.info, evaluator.environment

@@ -11,7 +11,7 @@ import click
 
 from autotune.api.device_names import evaluator_of
 from autotune.api.study_names import study_named
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on, writable
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on
 from autotune.cli.profile import counter_columns, profile_kernels, require_profiler
 from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import show, wide_format_options
@@ -159,7 +159,7 @@ def _profile(
     """
     from autotune.store import Store
 
-    with Store(writable(db)) as store:
+    with Store(db) as store:
         profiled = _launches(store)
         rows = [step.best for step in steps if step.best and _kernel(step.best) not in profiled]
         best = {row.trial.source_hash: row for row in rows}

@@ -20,7 +20,7 @@ from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database, note
 from autotune.columns import Cells
 from autotune.errors import AutotuneError
-from autotune.resources import RECORDED, check_writable_results
+from autotune.resources import RECORDED
 from autotune.toml_table import did_you_mean, is_whole
 from autotune.trial import ACCURACY_CLASSES
 
@@ -60,21 +60,13 @@ def database_path(context: click.Context, option: click.Parameter, name: str) ->
     return name
 
 
-def writable(db: str) -> str:
-    """Return the database if it may be written. Raises StoreError for a bundled one."""
-    from autotune.store import path_of
-
-    check_writable_results(path_of(db))
-    return db
-
-
 def open_filled(db: str) -> Store:
     """Open an existing results database for writing. Raises StoreError if it does not exist or is bundled."""
     from autotune.store import Store
 
     with Store(db, create=False):
         pass  # it exists and has results
-    return Store(writable(db))
+    return Store(db)
 
 
 def is_typed(name: str, context: click.Context | None = None) -> bool:

@@ -17,7 +17,7 @@ from autotune.analysis.retime import retime as measure_again
 from autotune.analysis.rooflines import best_per_class
 from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers, writable
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
@@ -144,7 +144,7 @@ def retime(
     families = load_recorded_templates(directories, operations, what)  # a wrong name is reported before a device opens
     with (
         closing(open_evaluator(device, jobs or usable_cores())) as evaluator,
-        Store(writable(db)) as store,
+        Store(db) as store,
         stopping_on_interrupt() as stopping,
     ):
         layers = plans(store, name, evaluator.info, most)

@@ -9,7 +9,7 @@ measures it, a line in `analysis.trial_columns`, and docs/schema.json.
 from autotune.store.best import BestRow
 from autotune.store.devices import NoiseFloor
 from autotune.store.dispatchers import DispatchedLayer, DispatcherRow, total_timing
-from autotune.store.dump import compact, dump, load
+from autotune.store.dump import dump, load
 from autotune.store.finals import BASELINE, Finals, FinalsRow, Verdict
 from autotune.store.layers import stored_problem
 from autotune.store.merge import Merged, merge
@@ -58,7 +58,6 @@ __all__ = [
     "TrialKey",
     "TrialRow",
     "Verdict",
-    "compact",
     "dump",
     "has_results",
     "launched",

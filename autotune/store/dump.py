@@ -1,4 +1,4 @@
-"""Copy a database to one file, dump it as SQL, and create a database from a dump."""
+"""Dump a database as SQL, and create a database from a dump."""
 
 from __future__ import annotations
 
@@ -28,32 +28,6 @@ SHOWN_CHARACTERS = 200
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')
 
 
-def compact(url: str | Path, to: str | Path) -> None:
-    """Copy a database to one file, without a log and without free pages. Raises StoreError if the file exists."""
-    target = _new_file(to, "remove it or give another path")
-    with (
-        closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
-        translate_errors(target, LOCK_TIMEOUT_S),
-    ):
-        with closing(connect_for_reading(database.file, LOCK_TIMEOUT_S)) as raw:
-            raw.execute("PRAGMA query_only = OFF")  # VACUUM INTO counts as a write, but to the new file
-            raw.execute("VACUUM INTO ?", (str(target.absolute()),))
-        with closing(sqlite3.connect(target, isolation_level=None)) as raw:
-            for statement in ("PRAGMA journal_mode = DELETE", "ANALYZE", "VACUUM"):
-                raw.execute(statement)
-
-
-def _new_file(url: str | Path, advice: str) -> Path:
-    """The path of a file to create. Raises StoreError if it exists or its folder does not."""
-    path = path_of(url)
-    shown = one_line(str(path))
-    if path.exists():
-        raise StoreError(f"{shown}: exists already; {advice}")
-    if not path.parent.is_dir():
-        raise StoreError(f"{shown}: there is no folder {one_line(str(path.parent))}; create it first")
-    return path
-
-
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
     """Write the SQL that recreates the database; return the number of rows."""
     with (
@@ -77,8 +51,12 @@ def load(text: str, name: str, url: str | Path) -> int:
     Raises StoreError if the file exists. Nothing is loaded if the text has statements other than CREATE and INSERT, or
     rows that break a constraint.
     """
-    path = _new_file(url, "`load` makes a new database, give another --db")
+    path = path_of(url)
     shown = one_line(str(path))
+    if path.exists():
+        raise StoreError(f"{shown}: exists already; `load` makes a new database, give another --db")
+    if not path.parent.is_dir():
+        raise StoreError(f"{shown}: there is no folder {one_line(str(path.parent))}; create it first")
     with sibling_temp(path) as begun:
         with translate_errors(path, LOCK_TIMEOUT_S), closing(sqlite3.connect(begun, isolation_level=None)) as raw:
             raw.execute("PRAGMA synchronous = OFF")

@@ -9,7 +9,7 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Insert, RowMapping, Select, Table, func, select
+from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, Table, func, select
 from sqlalchemy.dialects.sqlite import insert as insert_new
 
 if TYPE_CHECKING:
@@ -20,26 +20,14 @@ from autotune.store.schema.column_kinds import Values
 Record = TypeVar("Record", bound="DataclassInstance")
 
 
-@cache
-def _inserting(table: Table) -> Insert:
-    """An INSERT statement."""
-    return table.insert()
-
-
-@cache
-def _inserting_unless_there(table: Table) -> Insert:
-    """An INSERT that leaves out rows whose identity exists."""
-    return insert_new(table).on_conflict_do_nothing()
-
-
 def insert(connection: Connection, table: Table, values: Values) -> int:
     """Insert a row and return its id."""
-    return int(connection.execute(_inserting(table), values).lastrowid)
+    return int(connection.execute(table.insert(), values).lastrowid)
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
     """Insert a row and return its id; None if a row with its identity exists."""
-    result = connection.execute(_inserting_unless_there(table), values)
+    result = connection.execute(insert_new(table).on_conflict_do_nothing(), values)
     return int(result.lastrowid) if result.rowcount else None
 
 

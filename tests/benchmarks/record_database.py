@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.store import Store, compact
-from tests.benchmarks.smaller_database import shrink
+from autotune.store import Store
+from tests.benchmarks.smaller_database import compact, shrink
 
 REPORTS = ("000", "001", "002", "003", "004")
 RULED = ("000", "003", "004")

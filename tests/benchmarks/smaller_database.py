@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 _SPEAK_OF_TRIALS = (
@@ -27,6 +28,15 @@ _WITHOUT_TRIALS = (
     "DELETE FROM sources WHERE id IN unused_sources",
 )
 """tables whose rows are deleted together with their trials"""
+
+
+def compact(path: Path, to: Path) -> None:
+    """Copy a database to one file, without a log and without free pages."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("VACUUM INTO ?", (str(to),))
+    with closing(sqlite3.connect(to, isolation_level=None)) as raw:
+        for statement in ("PRAGMA journal_mode = DELETE", "ANALYZE", "VACUUM"):
+            raw.execute(statement)
 
 
 def shrink(

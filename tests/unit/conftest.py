@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from autotune.cli import main
-from autotune.store import compact
+from tests.benchmarks.smaller_database import compact
 from tests.fork_server import ForkServer
 from tests.json_schema import command_of, schema
 

@@ -11,9 +11,9 @@ import pytest
 from autotune.analysis.profile import compiled
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_templates
-from autotune.store import Store, compact
+from autotune.store import Store
 from autotune.trial import KernelProfile
-from tests.benchmarks.smaller_database import shrink
+from tests.benchmarks.smaller_database import compact, shrink
 
 from .test_cli import rows
 from .tiny import STUDY, Command, write_family
@@ -175,7 +175,7 @@ def test_a_ladder_that_cannot_be_climbed(technique: str, words: str, folder: Pat
 
 def test_a_kernel_whose_text_was_dropped_is_rendered_again_to_be_profiled(folder: Path, tune: Command) -> None:
     assert tune("--device", "null").code == 0
-    compact("autotune.db", "small.db")
+    compact(Path("autotune.db"), Path("small.db"))
     shrink(Path("small.db"), best_texts_only=True)
     families = load_templates((folder / "families",))
     said: list[str] = []

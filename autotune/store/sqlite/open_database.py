@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select
 
 from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
+from autotune.resources import check_writable_results
 from autotune.store.schema.create import add_columns, create, lacking, make_views, stamp
 from autotune.store.schema.from_12 import make_anew
 from autotune.store.schema.tables import FIRST, MIGRATIONS, schema_versions
@@ -72,10 +73,11 @@ ANALYSIS_LIMIT = 1000
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
     """Open a results database for writing. The file is created if there is none, and migrated if it is older.
 
-    Raises StoreError.
+    Raises StoreError, also for bundled results.
     """
     path = path_of(url)
     shown = one_line(str(path))
+    check_writable_results(path)
     new = not _inspect(path)
     if not new and not may_write(path):
         raise StoreError(f"{shown}: the file is read-only; make it writable or name another database")

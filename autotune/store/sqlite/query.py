@@ -22,7 +22,6 @@ READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
 """The actions that a statement may take. All others are refused: writes, ATTACH, PRAGMA, transactions."""
-FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 FILE_ERRORS = frozenset(
     {
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
@@ -78,10 +77,9 @@ class _Guard:
         self._until = None if within_s is None else time.monotonic() + within_s
 
     def allows(
-        self, action: int, _first: str | None, second: str | None, _database: str | None, _inner: str | None
+        self, action: int, _first: str | None, _second: str | None, _database: str | None, _inner: str | None
     ) -> int:
-        function = second.lower() if action == sqlite3.SQLITE_FUNCTION and second is not None else ""
-        if action in READING and function not in FORBIDDEN_FUNCTIONS:
+        if action in READING:
             return sqlite3.SQLITE_OK
         self.refused = True
         return sqlite3.SQLITE_DENY

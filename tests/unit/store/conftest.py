@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.store import Store, compact
+from autotune.store import Store
+from tests.benchmarks.smaller_database import compact
 
 from .builders import ticking, written
 

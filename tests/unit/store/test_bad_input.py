@@ -13,8 +13,9 @@ import pytest
 
 import autotune.store as store_package
 from autotune.errors import StoreError
-from autotune.store import Store, compact
+from autotune.store import Store
 from autotune.store.sqlite.open_database import newest_schema
+from tests.benchmarks.smaller_database import compact
 from tests.long_run import every
 
 from .builders import CONV1, config_of, correct, failed, open_scope, run_trial, source_of, written
@@ -202,8 +203,8 @@ def test_a_schema_without_its_version(path: Path, store: Store, create: bool) ->
 def test_a_lock_held_too_long(path: Path, store: Store) -> None:
     scope = open_scope(store)
     raw = sqlite3.connect(path, isolation_level=None)
-    raw.execute("BEGIN IMMEDIATE")
     with Store(path, timeout_s=0.1) as waiting:
+        raw.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError) as caught:
             waiting.trials.add(scope, failed(0))
         assert str(caught.value).startswith(f"{path}: locked by another process for more than 0.1 s")

@@ -11,9 +11,9 @@ import pytest
 
 from autotune.devices.device import Rate
 from autotune.errors import StoreError
-from autotune.store import Finals, Merged, Store, compact, merge
+from autotune.store import Finals, Merged, Store, merge
 from autotune.store.sqlite.open_database import newest_schema
-from tests.benchmarks.smaller_database import shrink
+from tests.benchmarks.smaller_database import compact, shrink
 
 from .builders import (
     CONV1,

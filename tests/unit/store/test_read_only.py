@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import StoreError
-from autotune.store import Store, compact
+from autotune.store import Store
+from tests.benchmarks.smaller_database import compact
 from tests.long_run import every
 from tests.unit.permissions import read_only
 
@@ -102,26 +102,6 @@ def test_a_store_opened_for_reading_refuses_to_write(path: Path, store: Store) -
     scope = open_scope(store)
     with Store(path, create=False) as reader, pytest.raises(StoreError, match="read-only"):
         reader.trials.begin(scope, 0, config_of(0))
-
-
-def test_a_compact_copy_is_the_same_database_in_one_file(path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    run_trial(store, scope, correct(0, 10.0))
-    copy = path.with_name("copy.db")
-    compact(path, copy)
-    with Store(copy, create=False) as copied:
-        assert copied.trials.list() == store.trials.list()
-    assert not [file for file in path.parent.iterdir() if file.name.startswith("copy.db-")]
-    raw = sqlite3.connect(copy)
-    assert raw.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    raw.close()
-    with Store(copy) as copied:  # and it accepts a new study
-        run_trial(copied, open_scope(copied), correct(1, 9.0))
-    with pytest.raises(StoreError, match="exists already"):
-        compact(path, copy)
-    with pytest.raises(StoreError, match="there is no folder"):
-        compact(path, path.parent / "no" / "copy.db")
 
 
 @pytest.mark.parametrize(

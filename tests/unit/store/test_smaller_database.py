@@ -10,8 +10,8 @@ import pytest
 
 from autotune.devices.device import DeviceInfo
 from autotune.problem import Layer
-from autotune.store import Finals, Store, compact
-from tests.benchmarks.smaller_database import shrink
+from autotune.store import Finals, Store
+from tests.benchmarks.smaller_database import compact, shrink
 
 from .builders import (
     CONV1,
