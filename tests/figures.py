@@ -193,7 +193,7 @@ def commands() -> None:
 
 def _without_shared_options(text: str) -> str:
     """The help of a command without the options that docs/commands.md describes once."""
-    shared = r"^  (?:--db|--json|--csv|-v|-q|-h)\b.*\n(?:     .*\n)*"
+    shared = r"^  (?:--db|--json|--csv|-q|-h)\b.*\n(?:     .*\n)*"
     return re.sub(shared, "", text, flags=re.MULTILINE).removesuffix("\nOptions:\n")
 
 

@@ -195,12 +195,14 @@ if __name__ == "__main__":
     import gc
     import importlib.util
 
+    import click
+
     import autotune.tuning.tune  # so that no run has to
     from autotune.__main__ import COLLECTED_AFTER
     from autotune.cli import cli
     from autotune.family.template_files import load_templates
 
-    list(cli.commands.values())  # loads all of them
+    cli.get_help(click.Context(cli))  # loads all of them
     if importlib.util.find_spec("distributed"):
         import autotune.cluster.coordinator  # noqa: F401 - saves half a second in each run on a cluster
     load_templates()  # parse their texts once, not in every run

@@ -20,36 +20,23 @@ SIDES = ("study", "device", "date")
 """The kinds of sides."""
 
 
-def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo], by: str | None = None) -> Side:
+def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo]) -> Side:
     """The side that a word stands for.
 
     That is a study (`NAME`, the newest generation begun here, or `NAME@GENERATION`), a device (its name or a part of
-    it) or a date (ISO 8601; a day stands for its end, UTC).
-
-    `by`, one of SIDES, restricts it to that kind. Raises StoreError when a word stands for nothing or for two things.
+    it) or a date (ISO 8601; a day stands for its end, UTC). Raises StoreError when a word stands for nothing or for two
+    things.
     """
-    found: list[Side] = []
-    if by in (None, "study"):
-        found += _studies(word, studies)
-    if by in (None, "device"):
-        found += [Side("device", info.name, device=info) for info in devices_named(word, devices)]
-    if by in (None, "date"):
-        found += _dates(word)
+    on_devices = [Side("device", info.name, device=info) for info in devices_named(word, devices)]
+    found = [*_studies(word, studies), *on_devices, *_dates(word)]
     if len(found) == 1:
         return found[0]
     if found:
-        kinds = sorted({side.kind for side in found})
-        if len(kinds) > 1:
-            raise StoreError(f"{word!r} is a {' and a '.join(kinds)}; say which with --by {' or --by '.join(kinds)}")
-        raise StoreError(f"{word!r} fits {', '.join(str(side) for side in found)}; give more of the name")
-    known = {
-        "study": f"the studies {_listed(_study_names(studies))}",
-        "device": f"the devices {_listed([info.name for info in devices])}",
-        "date": "ISO dates such as 2026-11-20 or 2026-11-20T14:00",
-    }
+        sides = ", ".join(f"the {side.kind} {side}" for side in found)
+        raise StoreError(f"{word!r} fits {sides}; give NAME@GENERATION of a study, or more of a device's name")
     raise StoreError(
-        f"{word!r} is not a study, a device or a date; there are "
-        f"{', '.join(known[kind] for kind in SIDES if by in (None, kind))}"
+        f"{word!r} is not a study, a device or a date; there are the studies {_listed(_study_names(studies))}, "
+        f"the devices {_listed([info.name for info in devices])}, ISO dates such as 2026-11-20 or 2026-11-20T14:00"
     )
 
 

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Mapping
 
 import click
 
 from autotune.cli.output import be_silent, note
 
 
-class LoadedCommands(MutableMapping[str, click.Command]):
-    """Commands by name. The module of a command is imported on first use, because importing all of them takes twice as
-    long as one.
-    """
-
-    def __init__(self, modules: Mapping[str, str]) -> None:
-        self._modules = modules
-        """modules of autotune.cli, by the names of their commands"""
-        self._loaded: dict[str, click.Command] = {}
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name not in self._loaded:
-            module = importlib.import_module(f"autotune.cli.{self._modules[name]}")
-            self[name] = next(
-                one for one in vars(module).values() if isinstance(one, click.Command) and one.name == name
-            )
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, command: click.Command) -> None:
-        command.params.append(_quiet())
-        self._loaded[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._loaded[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-
 class GroupedCommands(click.Group):
-    """Commands under headings. Each has `-q`."""
+    """Commands under headings. Each has `-q`.
+
+    The module of a command is imported on first use, because importing all of them takes twice as long as one.
+    """
 
     def __init__(
         self,
@@ -53,9 +24,22 @@ class GroupedCommands(click.Group):
         old_options: Mapping[str, str],
         **given: object,
     ) -> None:
-        modules = {name: module for group in groups.values() for name, module in group.items()}
-        super().__init__(commands=LoadedCommands(modules), **given)  # type: ignore[arg-type]  # what click.Group takes
+        super().__init__(**given)  # type: ignore[arg-type]  # what click.Group takes
         self._headings, self._old_names, self._old_options = groups, old_names, old_options
+        self._modules = {name: module for group in groups.values() for name, module in group.items()}
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """The commands in the order of the headings."""
+        return list(self._modules)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """A command, with `-q`."""
+        if name in self._modules and name not in self.commands:
+            module = importlib.import_module(f"autotune.cli.{self._modules[name]}")
+            command = next(one for one in vars(module).values() if isinstance(one, click.Command) and one.name == name)
+            command.params.append(_quiet())
+            self.commands[name] = command
+        return self.commands.get(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,7 +48,7 @@ class GroupedCommands(click.Group):
         old = args[0]
         if old in self._old_names and not ctx.resilient_parsing:
             new = self._old_names[old]
-            if new.split()[0] not in self.commands:
+            if new.split()[0] not in self._modules:
                 ctx.fail(f"There is no `autotune {old}` any more: {new}.")
             note(f"note: `autotune {old}` is now `autotune {new}`; the old name will go")
             args = [*new.split(), *args[1:]]
@@ -83,13 +67,14 @@ class GroupedCommands(click.Group):
         note(f"note: `{old}` is now `{new}`; the old name will go")
         return f"{new}{equals}{value}"
 
-    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each heading's commands with their first sentences."""
-        width = max(len(name) for name in self.commands)
+        width = max(map(len, self._modules))
         for heading, names in self._headings.items():
             with formatter.section(heading):
+                commands = [(name, self.get_command(ctx, name)) for name in names]
                 room = formatter.width - width - 6
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])
+                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands if command])
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; print the errors even with `-q`."""

@@ -18,6 +18,7 @@ from autotune.cli.tables import format_options, show
 from autotune.columns import Cell, Column
 from autotune.errors import StoreError
 from autotune.escape import counted
+from autotune.resources import check_writable_results
 
 
 @click.command()
@@ -122,9 +123,11 @@ def _clean_cache(*, empty: bool) -> None:
 
 
 def _clean_quarantine(db: str, *, empty: bool) -> None:
-    from autotune.store import Store, has_results
+    from autotune.store import Store, has_results, path_of
 
-    if not empty and not has_results(db):
+    if empty:
+        check_writable_results(path_of(db))
+    elif not has_results(db):
         return
     with Store(db, create=False) as store:
         rows = store.quarantine.list()

@@ -19,11 +19,8 @@ from autotune.errors import StoreError
 @click.argument("b", metavar="B")
 @click.argument("what", metavar="[STUDY|LAYER]", required=False, shell_complete=studies_and_layers)
 @DATABASE
-@click.option(
-    "--by", type=click.Choice(["study", "device", "date"]), help="The kind of A and B, if their names are ambiguous."
-)
 @format_options
-def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str | None) -> None:
+def diff(a: str, b: str, what: str | None, db: str, style: str | None) -> None:
     """Compare the best kernels of two studies, devices or dates.
 
     For each layer it shows which side is faster, whether the difference exceeds the noise, and how the config
@@ -39,7 +36,7 @@ def diff(a: str, b: str, what: str | None, db: str, by: str | None, style: str |
     name = name_of(what)
     with Store(db, create=False) as store:
         studies, devices = store.studies.list(), store.devices.list()
-        first, second = (resolve(word, studies, devices, by) for word in (a, b))
+        first, second = (resolve(word, studies, devices) for word in (a, b))
         if first.kind != second.kind:
             raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
         differences = list(diff_rows(store.results.diff(first, second, name)))

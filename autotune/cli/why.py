@@ -96,12 +96,11 @@ def why(
                 + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
-        alike: dict[tuple[object, ...], tuple[TrialRow, ...]] = {}
         finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest that each winner won
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
-        explanations = [_explained(store, families, with_roofline(store, row), finals, alike) for row in chosen]
+        explanations = [_explained(store, families, with_roofline(store, row), finals) for row in chosen]
     if style is not None:
         show((line for explained in explanations for line in explained.rows), _COLUMNS, style)
     for position, explained in enumerate(explanations if style is None else ()):
@@ -119,19 +118,9 @@ def _explained(
     families: Mapping[str, FamilyFile],
     kernel: BestWithRoofline,
     finals: Mapping[int, FinalsRow],
-    alike: dict[tuple[object, ...], tuple[TrialRow, ...]],
 ) -> _Explained:
-    """Explain a best kernel. `alike` caches the trials whose times are comparable, for a layer's other classes."""
+    """Explain a best kernel."""
     winner = kernel.best.row
-    shared = (
-        winner.problem,
-        winner.device.identity,
-        winner.environment.identity,
-        winner.measurement_mode,
-        winner.origin,
-    )
-    if shared not in alike:
-        alike[shared] = store.trials.like(winner)
     floor = store.noise_floors.latest(winner.device, winner.measurement_mode)
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
     profiles = tuple({profile.position: profile for profile in seen}.values())
@@ -143,7 +132,7 @@ def _explained(
         remark = "" if family.hash == winner.template_hash else "by the installed file, which has changed since"
     noise = floor.noise_fraction if floor else None
     decisive = finals.get(winner.id) if kernel.best.decided_by == "finals" else None
-    why_rows = explain(kernel.best, alike[shared], noise=noise, bound=bound, finals=decisive)
+    why_rows = explain(kernel.best, store.trials.like(winner), noise=noise, bound=bound, finals=decisive)
     return _Explained(kernel, tuple(why_rows), remark, profiles)
 
 

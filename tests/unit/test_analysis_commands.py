@@ -179,7 +179,7 @@ def test_diff_tells_rows_of_one_layer_apart(autotune: Command, folder: Path) -> 
 def test_diff_of_dates_and_devices(filled: Path, autotune: Command) -> None:
     (row,) = rows(autotune("diff", "2000-01-01", "2100-01-01", "--json"))
     assert (row["verdict"], row["a_us"], row["b_over_a"]) == ("only B", None, None)
-    (row,) = rows(autotune("diff", "null", "null", "--by", "device", "--json"))
+    (row,) = rows(autotune("diff", "null", "null", "--json"))
     assert (row["verdict"], row["device_a"], row["device_b"]) == ("same", "null", "null")
     assert rows(autotune("diff", "1999-01-01", "2000-01-01", "--json")) == []
     assert autotune("diff", "1999-01-01", "2000-01-01").err.endswith("nothing to compare\n")
@@ -195,7 +195,6 @@ def test_diff_of_dates_and_devices(filled: Path, autotune: Command) -> None:
         ),
         (("small", "small@7"), "'small@7' is not a study, a device or a date; there are the studies small, "),
         (("small", "small", "two"), "autotune.db: no study or layer 'two'; it has "),
-        (("small", "small", "--by", "date"), "'small' is not a study, a device or a date; there are ISO dates"),
     ],
 )
 def test_diff_of_what_cannot_be_compared(

@@ -16,6 +16,7 @@ from autotune import tune as tune_in_python
 from autotune.cli import cli
 from autotune.errors import StoreError
 from autotune.resources import recorded_database
+from autotune.store import Store
 
 from .tiny import Command
 
@@ -27,16 +28,17 @@ OF_FILES = {"fit-model", "worker", "import-model", "new-op", "templates"}
 
 def options(name: str) -> dict[str, click.Option]:
     """The commands that have an option, with it."""
+    loaded = click.Context(cli)
     return {
         command: param
-        for command, each in cli.commands.items()
-        for param in each.params
+        for command in cli.list_commands(loaded)
+        for param in getattr(cli.get_command(loaded, command), "params", ())
         if isinstance(param, click.Option) and name in param.opts
     }
 
 
 def test_a_command_is_loaded_without_the_others() -> None:
-    code = "import sys; from autotune.cli import cli; cli.commands['why']; print(*sys.modules)"
+    code = "import sys; from autotune.cli import cli; cli.get_command(None, 'why'); print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     own = {each.name for each in pkgutil.iter_modules(autotune.cli.__path__, "autotune.cli.")}
     loaded = own & set(run.stdout.split())
@@ -115,6 +117,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     assert "H100" in autotune("best", "resnet50-fp16-n1", "--db", "recorded-h100").out
     replayed = autotune("tune", "lenet-k5", "--device", "replay:recorded", "--trials", "1")
     assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 2)
+    Store("other.db").close()
     for words in (("tune", "quickstart", "--device", "null"), ("clean", "--quarantine"), ("merge", "other.db")):
         for name in ("recorded", "recorded-networks", "recorded-convolutions", "recorded-h100"):
             complaint = autotune(*words, "--db", name).complaint
@@ -132,7 +135,7 @@ def test_results_that_come_along_are_only_read_whatever_their_path(
     refused = "recorded-h100: these bundled results are read-only; give another --db"
     for name in (file.name, str(tmp_path / "linked.db"), f"../recorded/{file.name}"):
         assert autotune("tune", "quickstart", "--device", "null", "--db", name).complaint == refused
-    with pytest.raises(StoreError, match="recorded-h100: these bundled results are read-only; give another db"):
+    with pytest.raises(StoreError, match="recorded-h100: these bundled results are read-only; give another --db"):
         tune_in_python("quickstart", device="null", db=file.name)
 
 

@@ -43,8 +43,8 @@ DEVICES = [H200, A100, LARGER]
 
 
 def test_words_stand_for_studies_devices_and_dates() -> None:
-    def side(word: str, by: str | None = None) -> object:
-        found = resolve(word, STUDIES, DEVICES, by)
+    def side(word: str) -> object:
+        found = resolve(word, STUDIES, DEVICES)
         return (found.study, found.generation) if found.study else found.device or found.until
 
     assert side("lenet") == ("lenet", 2), "the newest that was begun here"
@@ -53,8 +53,7 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
     assert side("a@b") == ("a@b", 1), "a study may be called so"
     assert side("nvidia h200") == H200
     assert side("40GB") == A100
-    assert side("h200", "device") == H200
-    assert side("h200", "study") == ("h200", 1)
+    assert side("h200@1") == ("h200", 1)
     end = datetime(2026, 11, 19, 23, 59, 59, 999_999, UTC)
     assert side("2026-11-19") == end, "a day stands for its end"
     assert side("9999-12-31") == end.replace(9999, 12, 31)
@@ -64,32 +63,19 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "by", "words"),
+    ("word", "words"),
     [
-        ("h200", None, "'h200' is a device and a study; say which with --by device or --by study"),
-        ("2026-11-20", None, "'2026-11-20' is a date and a study; say which with --by date or --by study"),
-        ("a100", None, "'a100' fits NVIDIA A100-SXM4-40GB, NVIDIA A100-SXM4-80GB; give more of the name"),
-        (
-            "lenet@4",
-            None,
-            "'lenet@4' is not a study, a device or a date; there are the studies lenet@1 to lenet@3, h200, ",
-        ),
-        (
-            "lenet",
-            "device",
-            "'lenet' is not a study, a device or a date; there are the devices NVIDIA H200, NVIDIA A100-SXM4-40GB, ",
-        ),
-        (
-            "0001-01-01T00:00+14:00",
-            "date",
-            "'0001-01-01T00:00+14:00' is not a study, a device or a date; there are ISO dates",
-        ),
-        ("yesterday", "date", "'yesterday' is not a study, a device or a date; there are ISO dates such as 2026-11-20"),
+        ("h200", "'h200' fits the study h200 generation 1, the device NVIDIA H200; give NAME@GENERATION of a study"),
+        ("2026-11-20", "'2026-11-20' fits the study 2026-11-20 generation 1, the date 2026-11-20 23:59 UTC; "),
+        ("a100", "'a100' fits the device NVIDIA A100-SXM4-40GB, the device NVIDIA A100-SXM4-80GB; "),
+        ("lenet@4", "'lenet@4' is not a study, a device or a date; there are the studies lenet@1 to lenet@3, h200, "),
+        ("0001-01-01T00:00+14:00", "'0001-01-01T00:00+14:00' is not a study, a device or a date; "),
+        ("yesterday", "'yesterday' is not a study, a device or a date; "),
     ],
 )
-def test_a_word_that_stands_for_nothing_or_too_much(word: str, by: str | None, words: str) -> None:
+def test_a_word_that_stands_for_nothing_or_too_much(word: str, words: str) -> None:
     with pytest.raises(StoreError) as caught:
-        resolve(word, STUDIES, DEVICES, by)
+        resolve(word, STUDIES, DEVICES)
     assert str(caught.value).startswith(words)
 
 
