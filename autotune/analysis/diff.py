@@ -80,8 +80,9 @@ def _date(until: datetime) -> Side:
 def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
     """The rows of `Store.results.diff` with the cells that are computed from them.
 
-    `verdict` is `faster` or `slower` if the second side is so by more than the noise, else `same`; `only A` or
-    `only B`; or `not comparable` if one was timed with launch gaps and the other from a graph.
+    `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, else `same`. It is
+    `only A` or `only B` if one side has no kernel, and `not comparable` if one was timed with launch gaps and the other
+    in a CUDA graph.
     """
     for row in rows:
         noise, changes = None, None

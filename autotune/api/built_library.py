@@ -88,8 +88,8 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
 
 
 def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
-    """The largest error: of a sum of products relative to the sum of their magnitudes, else to the tolerance; and that
-    of a single product.
+    """The largest relative error of a result, and of a single product. A sum of products has its error relative to the
+    sum of their magnitudes, any other result relative to its tolerance.
     """
     source, problem = kernel.source, kernel.problem
     bound = error_bound(source.accuracy, problem).times(source.error_factor)

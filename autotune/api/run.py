@@ -32,8 +32,8 @@ class Caller:
     """How a run reports to the command or function that started it, and how it is stopped."""
 
     wait: Callable[[Store, bool], None]
-    """called again and again while another process measures the study into this database, and whether Ctrl-C was
-    pressed; raises to give up
+    """called repeatedly while another process measures the study into this database, with whether Ctrl-C was pressed;
+    raises to give up
     """
     observer: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
     """yields a function that is called with the progress"""

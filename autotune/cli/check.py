@@ -158,7 +158,7 @@ def check(
 
 
 def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: float | None) -> list[CheckRow]:
-    """Yield the rows and show the progress."""
+    """All rows; shows the progress."""
     rows: list[CheckRow] = []
     of_time = "" if seconds is None else f", {seconds:g} s in all"
     with counting(name, most) as tell:
@@ -174,7 +174,7 @@ _DIFFERENT = ((Outcome.WRONG_RESULT, "wrong"), (Outcome.WRONG_RESULT, "inexact")
 
 
 def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
-    """If the outputs of every kernel differ from the reference: the hint that a user's own reference may be wrong."""
+    """A hint that a user's own reference may be wrong, if the outputs of every kernel differ from it."""
     differ = all((row.outcome, row.reason) in _DIFFERENT for row in rows)
     return hint_at_reference(family.operation) if differ else ""
 

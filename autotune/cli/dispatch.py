@@ -181,7 +181,7 @@ def _show(built: Built, table: str, style: str | None, title: str = "") -> None:
 
 
 def _show_all(built: Built, out: Path | None) -> None:
-    """Everything, for people."""
+    """Print the rule and every table."""
     say("The rule:")
     for line in built.dispatcher.words():
         say(f"  {line}")

@@ -122,7 +122,7 @@ def _gpus(driver: DriverHere | None) -> str | None:
 
 
 def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
-    """The finding, or advice if there is none."""
+    """The version or path of a tool; or None, with advice on how to get it."""
     try:
         return find(), ""
     except ToolchainError as error:
@@ -137,7 +137,7 @@ def _version(package: str) -> str | None:
 
 
 def _writable(what: str, folder: Path, fix: str) -> Checked:
-    """A folder that is there, or can be made."""
+    """Check that a folder can be written, or created."""
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):

@@ -93,7 +93,7 @@ def silent() -> bool:
 
 
 def _broken(text: str, terminal: TextIO) -> str:
-    """The width of lines: COLUMNS if it is set, otherwise the width of the terminal."""
+    """Wrap lines at COLUMNS if it is set, otherwise at the width of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     fixed = int(columns) if columns.isdecimal() else 0
     width = fixed or os.get_terminal_size(terminal.fileno()).columns or 80

@@ -110,7 +110,7 @@ def sanitize(
 
 
 def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
-    """Yield the verdicts and show the progress."""
+    """All verdicts; shows the progress."""
     verdicts: list[Verdict] = []
     with counting("sanitize", total) as tell:
         tell(0, "compiling")

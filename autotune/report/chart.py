@@ -133,7 +133,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Labels in the chart, with the points they belong to."""
+    """A text in the chart."""
 
     x: float
     y: float

@@ -1,9 +1,9 @@
 """The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either.
 
-`schema` declares the tables and views. A noun's module holds its records and, as a class whose methods are
-transactions, what callers may ask of it; a record's field is the column of its name. Trials, the largest, have that
-class in `trial_store`. Another column of trials is a field of `trial.Trial`, `Resources` or `Phases`, the code that
-measures it, a line in `analysis.trial_columns`, and docs/schema.json.
+`schema` declares the tables and views. Each noun has a module with its records and a class whose methods are
+transactions; the class of trials is in `trial_store`. A record's field is the column of the same name. To add a column
+of trials, add a field to `trial.Trial`, `Resources` or `Phases`, measure it, and add it to `analysis.trial_columns` and
+docs/schema.json.
 """
 
 from autotune.store.best import BestRow

@@ -1,4 +1,4 @@
-"""Devices, environments and the runs that took place on them; rates and noise floors that were measured."""
+"""Devices, environments and runs, and the measured rates and noise floors of devices."""
 
 from __future__ import annotations
 

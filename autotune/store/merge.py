@@ -98,9 +98,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 
 
 class _Merge:
-    """One merge: `temp.ids_TABLE` maps the id of a row in the other file to its id here, and tells
-    whether it is new.
-    """
+    """One merge. `temp.ids_TABLE` maps the id of a row in the other file to its id here; `new` says if it is new."""
 
     def __init__(self, raw: sqlite3.Connection, shown: str, name: str) -> None:
         self._raw, self._shown, self._name = raw, shown, name

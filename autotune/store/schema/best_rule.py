@@ -34,8 +34,8 @@ held AS MATERIALIZED (
     WHERE trials.outcome = 'correct' AND $which_finals
 ),
 deciding AS MATERIALIZED (
-    -- without finals overtaken by later ones of their study, or by later ones in which their winner took part;
-    -- next to CUDA graphs, times below 200 us may contain launch gaps and come last
+    -- without finals that later ones replace: those of their study, or those in which their winner took part;
+    -- if others were timed in CUDA graphs, times below 200 us that may contain launch gaps come last
     SELECT held.*, coalesce(launch = 'stream' AND time_us < 200 AND max(launch = 'graph') OVER (PARTITION BY $key), 0)
         AS has_gaps
     FROM held

@@ -41,9 +41,9 @@ CLASSES = ("", *ACCURACY_CLASSES)
 
 
 def _conv_gets_a_prologue(connection: Connection) -> None:
-    """To 14: the layers of `conv` say that they have no prologue, as the operation's first word does.
+    """Schema 14: stored layers of `conv` get the word `prologue`, which is `none`.
 
-    A layer that was tuned again since then keeps both its rows, each with its own trials.
+    A layer that was tuned again with the word keeps both rows, each with its own trials.
     """
     connection.exec_driver_sql(
         "UPDATE OR IGNORE layers SET problem = ("
