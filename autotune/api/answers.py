@@ -43,19 +43,15 @@ def best(
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
     """A device of this machine, or a recorded one. Raises DeviceError unless the name fits exactly one."""
-    recorded = store.devices.list()
-    matching = devices_named(name, recorded)
     try:
         parse_device(name)
     except DeviceError:
-        if len(matching) == 1:
-            return matching[0]
-        names = ", ".join(info.name for info in matching or recorded) or "none"
-        raise DeviceError(
-            f"{name}: several recorded devices have this in their names: {names}; give more of the name"
-            if matching
-            else f"{name}: no recorded device of this name; there are {names}; or give cuda:N, host or null"
-        ) from None
+        matching = recorded_named(name, store.devices.list())
+        if len(matching) > 1:
+            names = ", ".join(info.name for info in matching)
+            message = f"{name}: several recorded devices have this in their names: {names}; give more of the name"
+            raise DeviceError(message) from None
+        return matching[0]
     from autotune.api.device_names import (
         evaluator_of,
     )  # imported here because it opens devices, which most answers do not need
@@ -63,6 +59,15 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()
     return evaluator.info
+
+
+def recorded_named(name: str, recorded: Sequence[DeviceInfo]) -> Sequence[DeviceInfo]:
+    """The recorded devices with this name, or with it in their names. Raises DeviceError if there is none."""
+    matching = devices_named(name, recorded)
+    if not matching:
+        names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
+        raise DeviceError(f"{name}: no recorded device of this name; there are {names}; or give cuda:N, host or null")
+    return matching
 
 
 def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: None) -> Sequence[DeviceInfo] | None:
@@ -77,11 +82,7 @@ def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: Non
     recorded = store.devices.list()
     if device in KINDS:
         return [info for info in recorded if info.kind == device]
-    matching = devices_named(device, recorded)
-    if not matching:
-        names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
-        raise DeviceError(f"{device}: no recorded device of this name; there are {names}")
-    return matching
+    return recorded_named(device, recorded)
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:

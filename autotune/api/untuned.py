@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from autotune.analysis.rerender import located
 from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.api.answers import recorded_named
 from autotune.api.device_names import Say, evaluator_of
 from autotune.devices.backends import parse_device
-from autotune.devices.device import DeviceInfo, devices_named
+from autotune.devices.device import DeviceInfo
 from autotune.devices.driver_api import device_info, has_libcuda
 from autotune.errors import DeviceError, NoTemplate, StoreError
 from autotune.exporting import SelectedKernel
@@ -110,12 +111,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
         try:
             kind, number = parse_device(name)
         except DeviceError:
-            if matching := devices_named(name, recorded):
-                return matching[0]
-            names = ", ".join(dict.fromkeys(info.name for info in recorded if info.can.gpu))
-            raise DeviceError(
-                f"{name}: no recorded device of this name; there are {names}; or give cuda:N or host"
-            ) from None
+            return recorded_named(name, [info for info in recorded if info.can.gpu])[0]
     if kind == "cuda" and (name is not None or has_libcuda()):  # without PyCUDA, which only tuning needs
         info = device_info(int(number or 0))
         say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")

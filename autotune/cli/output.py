@@ -55,8 +55,13 @@ class _Notices(Shown):
             shown = _HINT.sub(self._with_database, shown)
         if self.silent:
             return len(text)
-        self.exact.write(_broken(shown, self.exact) if self.exact.isatty() else shown)
+        with _dispensable():
+            self.exact.write(_broken(shown, self.exact) if self.exact.isatty() else shown)
         return len(text)
+
+    def flush(self) -> None:
+        with _dispensable():
+            self.exact.flush()
 
     def _with_database(self, hint: re.Match[str]) -> str:
         command, rest = hint.groups()
@@ -127,32 +132,14 @@ _COMMAND = re.compile(r"`[^`\n]{1,60}`")
 _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 
-class _Dispensable:
-    """A stream that must not fail: if its file cannot be written, the text is lost and the run continues."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError as error:
-            _raise_where_nobody_reads(error)
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            self._stream.flush()
-        except OSError as error:
-            _raise_where_nobody_reads(error)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._stream, name)
-
-
-def _raise_where_nobody_reads(error: OSError) -> None:
-    if error.errno == errno.EPIPE:  # `autotune tune ... 2>&1 | head` ends the run
-        raise error
+@contextmanager
+def _dispensable() -> Iterator[None]:
+    """Lose the text if the disk of standard error is full, so that the run continues."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # `autotune tune ... 2>&1 | head` ends the run
+            raise
 
 
 @contextmanager
@@ -163,7 +150,7 @@ def for_people() -> Iterator[None]:
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, Shown(stdout))
-    sys.stderr = cast(TextIO, _Notices(cast(TextIO, _Dispensable(stderr))))
+    sys.stderr = cast(TextIO, _Notices(stderr))
     try:
         yield
     finally:

@@ -85,7 +85,7 @@ def test_trials_and_history_of_what_is_asked_for_alone(filled: Path, autotune: C
     assert events == json.loads(autotune("history", "small", "--json").out) != []
     assert json.loads(autotune("history", "small", "--layer", "two", "--json").out) == []
     refused = autotune("trials", "--device", "H200").complaint
-    assert refused == "H200: no recorded device of this name; there are null"
+    assert refused == "H200: no recorded device of this name; there are null; or give cuda:N, host or null"
 
 
 def test_a_study_that_the_database_knows_stands_for_its_file(filled: Path, tune: Command, autotune: Command) -> None:
