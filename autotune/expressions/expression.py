@@ -307,9 +307,11 @@ class Bound:
 
     def column(self, columns: Columns) -> Column:
         """The value for every row of some columns, int or bool. Raises TemplateError if evaluating a row does."""
+        import numpy as np
+
         from autotune.expressions.vectorized import column_of, filled
 
-        with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError):
+        with contextlib.suppress(ArithmeticError, KeyError, TypeError, ValueError), np.errstate(divide="raise"):
             column = filled(self._column_closure(columns), columns.size)
             if column.dtype.kind in "bi":
                 return column

@@ -7,11 +7,13 @@ row by row.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from autotune.expressions.functions import ceil_div, round_up
 from autotune.trial import Value
 
 Column = npt.NDArray[np.generic]
@@ -134,14 +136,6 @@ def _most(value: npt.NDArray[np.int64] | int) -> int:
     return abs(value) if isinstance(value, int) else int(np.abs(value).max())
 
 
-def _plus(left: Operand, right: Operand) -> Operand:
-    return _whole(left) + _whole(right)
-
-
-def _minus(left: Operand, right: Operand) -> Operand:
-    return _whole(left) - _whole(right)
-
-
 def _times(left: Operand, right: Operand) -> Operand:
     one, other = _whole(left), _whole(right)
     if _most(one) * _most(other) > LARGEST:
@@ -149,43 +143,13 @@ def _times(left: Operand, right: Operand) -> Operand:
     return one * other
 
 
-def _power(left: Operand, right: Operand) -> Operand:
-    base, exponent = _whole(left), _whole(right)
-    if np.min(exponent) < 0 or _most(base) ** min(_most(exponent), 64) > LARGEST:
-        raise OverflowError("a power that is too large, or a fraction")
-    return np.power(base, exponent)
-
-
-def _divisor(value: Operand) -> npt.NDArray[np.int64] | int:
-    divisor = _whole(value)
-    if not np.all(divisor):
-        raise ZeroDivisionError("division by zero")
-    return divisor
-
-
-def _over(left: Operand, right: Operand) -> Operand:
-    return _whole(left) // _divisor(right)
-
-
-def _modulo(left: Operand, right: Operand) -> Operand:
-    return _whole(left) % _divisor(right)
-
-
-def _ceil_div(numerator: Operand, denominator: Operand) -> Operand:
-    return -(-_whole(numerator) // _divisor(denominator))
-
-
-def _round_up(value: Operand, multiple: Operand) -> Operand:
-    return _times(_ceil_div(value, multiple), multiple)
-
-
-def _is_pow2(value: Operand) -> Column:
-    number = np.asarray(_whole(value))
-    return np.asarray((number > 0) & ((number & (number - 1)) == 0))
-
-
 def _max_registers(warps: Operand) -> Column:
-    return _least(255, 65536 // _divisor(_times(32, _round_up(warps, 4))) // 8 * 8)
+    return _least(255, 65536 // (128 * -(-_whole(warps) // 4)) // 8 * 8)
+
+
+def _on_numbers(function: Callable[..., Operand]) -> Callable[..., Operand]:
+    """A function of integers that also takes columns of them."""
+    return lambda *operands: function(*map(_whole, operands))
 
 
 def _least(*values: Operand) -> Column:
@@ -194,10 +158,6 @@ def _least(*values: Operand) -> Column:
 
 def _greatest(*values: Operand) -> Column:
     return np.asarray(np.maximum.reduce(np.broadcast_arrays(*map(_whole, values))))
-
-
-def _bank_conflicts(*_: Operand) -> Column:
-    raise TypeError("places go row by row")
 
 
 def _plain(value: Operand) -> Column:
@@ -236,13 +196,12 @@ def _not(value: Operand) -> Column:
 
 
 OPERATIONS: Mapping[str, Callable[..., Operand]] = {
-    "+": _plus,
-    "-": _minus,
+    "+": _on_numbers(operator.add),
+    "-": _on_numbers(operator.sub),
     "*": _times,
-    "//": _over,
-    "%": _modulo,
-    "**": _power,
-    "neg": lambda value: -_whole(value),
+    "//": _on_numbers(operator.floordiv),
+    "%": _on_numbers(operator.mod),
+    "neg": _on_numbers(operator.neg),
     "not": _not,
     "eq": _equal,
     "ne": lambda left, right: _not(_equal(left, right)),
@@ -252,12 +211,12 @@ OPERATIONS: Mapping[str, Callable[..., Operand]] = {
     "gteq": _ordered(np.greater_equal),
     "in": _within,
     "notin": lambda value, container: _not(_within(value, container)),
-    "ceil_div": _ceil_div,
-    "round_up": _round_up,
-    "is_pow2": _is_pow2,
+    "ceil_div": _on_numbers(ceil_div),
+    "round_up": _on_numbers(round_up),
     "max_registers": _max_registers,
     "min": _least,
     "max": _greatest,
-    "bank_conflicts": _bank_conflicts,
 }
-"""The operations of expressions on columns, by the names that `expression` gives them."""
+"""The operations of expressions on columns, by the names that `expression` gives them; others go row by row. Division
+by zero raises within `np.errstate(divide="raise")`.
+"""
