@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """x, w, bias, z, cache, scale and shift in a layout, of as many dimensions as PyTorch's operator takes; of a filter
-    gradient x, w and dy, and of a masked data gradient x, w, no bias, z and the mask.
+    """The inputs in a layout, with as many dimensions as PyTorch's operator takes: x, w, bias, z, cache, scale, shift.
+
+    A filter gradient has x, w and dy. A masked data gradient has x, w, no bias, z and the mask.
     """
     import torch
 

@@ -106,8 +106,8 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
-    """The names that a family's body sees: those of a config and of the problem, except n, on which its text must not
-    depend.
+    """The names that a family's body can use: the config's and the problem's. Run-time sizes such as n are left out,
+    because the text must not depend on them.
     """
     changing = bound.problem.operation.changing
     visible = {name: value for name, value in bound.problem.names().items() if name not in changing}

@@ -37,7 +37,7 @@ class Admission:
     prune: bool = False
     """whether the families' `[prune]` applies, which excludes legal configs that are not worth searching"""
     by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """accuracy classes for storage types other than that of `accuracy`, for a predicate that holds for several"""
+    """accuracy classes for other storage types, for a predicate that covers several types"""
 
 
 class BoundTemplate:

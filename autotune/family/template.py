@@ -76,8 +76,8 @@ class KernelTemplate:
     accuracy: Expression
     deterministic: Expression
     padded_work: Expression
-    """outputs that the device could compute in a launch's time: those of y, those of tiles beyond its edges, and those
-    of idle SMs
+    """outputs that the device could compute during a launch: the outputs of y, of tiles beyond its edges, and of idle
+    SMs
     """
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]

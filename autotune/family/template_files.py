@@ -35,7 +35,8 @@ class FamilyFile:
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, FamilyFile]:
-    """Family name to file: the shipped families, those of `directories`, in order, and those of further operations.
+    """The files of families by name: bundled families, families in `directories`, in order, and families of further
+    operations.
 
     The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's. A family
     of another operation's `families` has the name OPERATION_NAME.
@@ -89,7 +90,7 @@ def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
         near = did_you_mean(folder.name, declared)
         raise TemplateError(
             f"{folder}: no operation {folder.name!r}{near}; declare it in {folder / FILE}, or put families of "
-            f"{CONV2D} into {directory}, and those of another into a folder of its name"
+            f"{CONV2D} into {directory}, and families of another operation into a folder with its name"
         )
 
 
@@ -120,7 +121,7 @@ def load_recorded_templates(
 
 
 def load_template(file: FamilyFile | Path) -> KernelTemplate:
-    """Load one family; that of a path serves the operation of its folder.
+    """Load one family. A family that is given by its path serves the operation of its folder.
 
     Raises TemplateError naming the line (syntax, body) or the dotted key (header).
     """

@@ -14,7 +14,7 @@ except ImportError:
 
 
 _PERIOD_S = 1.0
-"""longer than the period of NVML's utilization (at most a second)"""
+"""The period of NVML's utilization is at most a second."""
 
 
 class Sensors:
