@@ -166,9 +166,9 @@ def import_model(
     if out is not None:
         _check_new(out)
     began = time.perf_counter()
-    request = Request(source, inputs, tuple(dict.fromkeys(batches or ())), dtype, layout)
     with stages() as stage:
-        networks = read_source(request, stage)
+        request = Request(source, inputs, dtype=dtype, layout=layout)
+        networks = read_source(request, dict.fromkeys(batches or ()), stage)
     imported = [findings(network, op=op, residuals=residuals, linear=not training) for network in networks]
     layers = named_layers(imported)
     if not layers:

@@ -1,7 +1,8 @@
 """A network's own file, or the Python code that builds it -> the study that tunes its convolutions."""
 
 from autotune.importing.fused_layers import OPERATIONS, Findings, findings
-from autotune.importing.model_source import Request, read_source
+from autotune.importing.model_source import read_source
+from autotune.importing.network import Request
 from autotune.importing.study_text import NamedLayer, fused_parts, named_layers, reasons, study_text, summaries
 from autotune.importing.training import training_layers
 

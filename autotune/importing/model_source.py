@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
+from autotune.importing.network import Request
 from autotune.importing.onnx_file import read_onnx
 from autotune.importing.torch_module import read_archive, read_code
 
@@ -16,41 +17,22 @@ _PICKLES = (b"PK", b"\x80")  # the first bytes of files that torch.save writes
 _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FILE.py:NAME"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A network and how it is to be read."""
-
-    source: str
-    """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
-    inputs: tuple[tuple[int, ...], ...] = ()
-    """sizes of the network's inputs in order; missing ones are taken from the file"""
-    batches: tuple[int, ...] = ()
-    """batch sizes; (): that of the inputs"""
-    dtype: str | None = None
-    """None: the network's own type"""
-    layout: str | None = None
-    """None: how the network stores its filters"""
-
-
-def read_source(request: Request, stage: Callable[[str], None] = lambda _: None) -> tuple[Graph, ...]:
-    """A network for each of the batch sizes; `stage` is called when a stage that takes seconds begins.
+def read_source(
+    request: Request, batches: Iterable[int] = (), stage: Callable[[str], None] = lambda _: None
+) -> tuple[Graph, ...]:
+    """The network, or one for each of several batch sizes; `stage` is called when a stage that takes seconds begins.
 
     Raises ModelError with one line that says what is wrong or missing.
     """
-    return tuple(_networks(request, stage))
-
-
-def _networks(request: Request, stage: Callable[[str], None]) -> Iterator[Graph]:
-    source, dtype, layout = request.source, request.dtype, request.layout
-    path = Path(source)
+    path = Path(request.source)
     is_file = _is_file(path)
-    for batch in request.batches or (None,):
+
+    def read(one: Request) -> Graph:
         if not is_file:
-            yield read_code(source, request.inputs, batch, dtype, layout, stage)
-        elif path.suffix == ".pt2":
-            yield read_archive(path, request.inputs, batch, dtype, layout, stage)
-        else:
-            yield read_onnx(path, request.inputs, batch, dtype, layout)
+            return read_code(one, stage)
+        return read_archive(one, stage) if path.suffix == ".pt2" else read_onnx(one)
+
+    return tuple(read(replace(request, batch=batch)) for batch in (*batches,) or (None,))
 
 
 def _is_file(path: Path) -> bool:

@@ -1,8 +1,9 @@
-"""Names and input sizes of a network, for messages."""
+"""What is asked of a network: its source and the sizes of its inputs; and names from files for messages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from autotune.autotune_runtime.convolution import Shape, sizes
 from autotune.errors import ModelError
@@ -17,24 +18,36 @@ def plain(text: str, longest: int = LONGEST_LABEL) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
-def asked(
-    name: str, own: Mapping[str, Shape], inputs: Sequence[tuple[int, ...]], batch: int | None
-) -> tuple[tuple[int, ...], ...]:
-    """The sizes of a network's inputs: the given ones, else the file's own. Raises ModelError if one is unknown.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A network and how it is to be read."""
 
-    `own` are the inputs in the file, by name; `inputs` are in the file's order; `batch` replaces every first size.
-    """
-    has = f"it has {', '.join(f'{plain(each)} {sizes(shape)}' for each, shape in own.items()) or 'no inputs'}"
-    if len(inputs) > len(own):
-        raise ModelError(f"{name}: --input is given for {len(inputs)} inputs; {has}")
-    made = []
-    for at, shape in enumerate(own.values()):
-        given = inputs[at] if at < len(inputs) else shape
-        if shape and len(given) != len(shape):
-            raise ModelError(f"{name}: --input {sizes(given)} has {len(given)} sizes; {has}")
-        first = given[:1] if batch is None or not given else (batch,)
-        known = tuple(size for size in (*first, *given[1:]) if size is not None)
-        if len(known) < len(given):
-            raise ModelError(f"{name}: the sizes of its inputs are not all fixed; give them by --input; {has}")
-        made.append(known)
-    return tuple(made)
+    source: str
+    """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
+    inputs: tuple[tuple[int, ...], ...] = ()
+    """sizes of the network's inputs in order; missing ones are taken from the file"""
+    batch: int | None = None
+    """replaces the first size of every input; None: they stay"""
+    dtype: str | None = None
+    """None: the network's own type"""
+    layout: str | None = None
+    """None: how the network stores its filters"""
+
+    def sizes(self, own: Mapping[str, Shape]) -> tuple[tuple[int, ...], ...]:
+        """The sizes of all inputs, whose names and sizes in the file are given. Raises ModelError if one is unknown."""
+        has = f"it has {', '.join(f'{plain(each)} {sizes(shape)}' for each, shape in own.items()) or 'no inputs'}"
+        if len(self.inputs) > len(own):
+            raise ModelError(f"{self.source}: --input is given for {len(self.inputs)} inputs; {has}")
+        made = []
+        for at, shape in enumerate(own.values()):
+            given = self.inputs[at] if at < len(self.inputs) else shape
+            if shape and len(given) != len(shape):
+                raise ModelError(f"{self.source}: --input {sizes(given)} has {len(given)} sizes; {has}")
+            first = given[:1] if self.batch is None or not given else (self.batch,)
+            known = tuple(size for size in (*first, *given[1:]) if size is not None)
+            if len(known) < len(given):
+                raise ModelError(
+                    f"{self.source}: the sizes of its inputs are not all fixed; give them by --input; {has}"
+                )
+            made.append(known)
+        return tuple(made)

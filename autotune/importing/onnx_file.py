@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError, shortened
-from autotune.importing.network import asked, plain
+from autotune.importing.network import Request, plain
 from autotune.importing.onnx_graph import GraphReader
 from autotune.importing.onnx_sizes import dims, with_sizes
 
@@ -31,33 +31,25 @@ _LARGE = 64  # numbers in a constant: fewer may be sizes that shape inference ne
 T = TypeVar("T")
 
 
-def read_onnx(
-    path: Path, inputs: Sequence[tuple[int, ...]], batch: int | None, dtype: str | None, layout: str | None
-) -> Graph:
-    """Read a file for inputs of these sizes, the file's own where none are given, with `batch` images where it is.
+def read_onnx(request: Request) -> Graph:
+    """Read an ONNX file.
 
     Raises ModelError: the file is no model, onnx is missing, or sizes are neither in the file nor given.
     """
+    path = Path(request.source)
     model = _loaded(path)
     try:
-        return _network(path, model, inputs, batch, dtype, layout)
+        return _network(path, model, request)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
         what = _line(error)
         raise ModelError(f"{path}: is not an ONNX model that can be read ({type(error).__name__}: {what})") from None
 
 
-def _network(
-    path: Path,
-    loaded: ModelProto,
-    inputs: Sequence[tuple[int, ...]],
-    batch: int | None,
-    dtype: str | None,
-    layout: str | None,
-) -> Graph:
+def _network(path: Path, loaded: ModelProto, request: Request) -> Graph:
     model = _inlined(loaded, path)
     constants = _without_weights(model.graph)
     images = [each for each in model.graph.input if each.name not in constants]
-    for each in images[len(inputs) :]:
+    for each in images[len(request.inputs) :]:
         if _has_no_shape(each):
             name = plain(each.name)
             raise ModelError(f"{path}: its input {name} has no shape; give the sizes of all inputs by --input")
@@ -65,7 +57,7 @@ def _network(
         if _has_no_shape(each):
             each.type.tensor_type.shape.SetInParent()
     _check(model, path)
-    shapes = asked(str(path), {each.name: dims(each.type.tensor_type.shape) for each in images}, inputs, batch)
+    shapes = request.sizes({each.name: dims(each.type.tensor_type.shape) for each in images})
     for each, shape in zip(images, shapes, strict=True):
         _set_sizes(each, shape)
     for each in model.graph.output:  # the checker's message about sizes that differ from the requested ones
@@ -74,7 +66,7 @@ def _network(
         inferred = with_sizes(model)
     except Exception as error:  # noqa: BLE001 - of onnx's C++
         raise ModelError(f"{path}: its sizes cannot be inferred: {_line(error)}") from None
-    return GraphReader(inferred.graph, constants, dtype, layout or "nchw").calls().graph()
+    return GraphReader(inferred.graph, constants, request.dtype, request.layout or "nchw").calls().graph()
 
 
 def _loaded(path: Path) -> ModelProto:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from autotune.autotune_runtime.fusion import Graph
 from autotune.errors import ModelError
-from autotune.importing.network import asked, plain
+from autotune.importing.network import Request, plain
 from autotune.toml_table import did_you_mean
 
 if TYPE_CHECKING:
@@ -30,87 +30,61 @@ _WITHOUT = ("weights", "weights_backbone")
 """Arguments of torchvision's builders for weights to download; None: none."""
 
 
-def read_code(
-    source: str,
-    inputs: Sequence[tuple[int, ...]],
-    batch: int | None,
-    dtype: str | None,
-    layout: str | None,
-    stage: Callable[[str], None],
-) -> Graph:
-    """Read the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds, for inputs of these sizes.
+def read_code(request: Request, stage: Callable[[str], None]) -> Graph:
+    """Read the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds.
 
     NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
     runs, on the meta device if the model looks at no values: without weights. Raises ModelError where PyTorch, the
     module or the name is missing, or the model cannot be built or captured. `stage` is called with each step, because a
     step takes seconds.
     """
+    source = request.source
     with _pytorch(source, stage):
-        if not inputs:
+        import torch
+
+        if not request.inputs:
             raise ModelError(f"{source}: the sizes of its input are needed, such as --input 1x3x224x224")
-        sizes = [each if batch is None else (batch, *each[1:]) for each in inputs]
+        sizes = request.sizes({str(at): () for at, _ in enumerate(request.inputs)})
         build = _builder(source)
         failed = ""
         for device in ("meta", "cpu"):
             try:
-                return _built_graph(source, build, device, sizes, dtype, layout, stage)
+                with torch.device(device), torch.no_grad():
+                    stage(f"{source}: building the model")
+                    module = build().eval().to(device)
+                    stage(f"{source}: exporting it by torch.export")
+                    return graph_of_module(module, sizes, request.dtype, request.layout)
             except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
                 failed = _line(error)
     raise ModelError(f"{source}: cannot be built and exported: {failed}")
 
 
-def _built_graph(
-    source: str,
-    build: Callable[[], nn.Module],
-    device: str,
-    sizes: Sequence[tuple[int, ...]],
-    dtype: str | None,
-    layout: str | None,
-    stage: Callable[[str], None],
-) -> Graph:
-    import torch
-
-    with torch.device(device), torch.no_grad():
-        stage(f"{source}: building the model")
-        module = build().eval().to(device)
-        stage(f"{source}: exporting it by torch.export")
-        return graph_of_module(module, sizes, dtype, layout)
-
-
-def read_archive(
-    path: Path,
-    inputs: Sequence[tuple[int, ...]],
-    batch: int | None,
-    dtype: str | None,
-    layout: str | None,
-    stage: Callable[[str], None],
-) -> Graph:
-    """Read an archive of `torch.export.save`, which PyTorch loads, for inputs of these sizes, its own where none are
-    given, with `batch` images where it is.
+def read_archive(request: Request, stage: Callable[[str], None]) -> Graph:
+    """Read an archive of `torch.export.save`, which PyTorch loads.
 
     Raises ModelError where PyTorch is missing, or the archive is damaged or was exported for other sizes.
     """
-    with _pytorch(str(path), stage):
+    source = request.source
+    with _pytorch(source, stage):
         import torch
 
         try:
-            program = torch.export.load(path)
+            program = torch.export.load(source)
             values = {
                 node.name: node.meta["val"]
                 for node in program.graph.find_nodes(op="placeholder")
                 if node.name in program.graph_signature.user_inputs
             }
         except Exception as error:  # noqa: BLE001 - PyTorch's errors for a damaged file have no common class
-            raise ModelError(f"{path}: is not a torch.export archive: {_line(error)}") from None
-        shapes = {
+            raise ModelError(f"{source}: is not a torch.export archive: {_line(error)}") from None
+        own = {
             name: tuple(size if isinstance(size, int) else None for size in each.shape) for name, each in values.items()
         }
-        sizes = asked(str(path), shapes, inputs, batch)
-        arguments = tuple(_like(each, size) for each, size in zip(values.values(), sizes, strict=True))
+        arguments = tuple(_like(each, size) for each, size in zip(values.values(), request.sizes(own), strict=True))
         try:
-            return _graph(program.module(), arguments, dtype, layout)
+            return _graph(program.module(), arguments, request.dtype, request.layout)
         except Exception as error:  # noqa: BLE001 - the model's own code runs, which may raise anything
-            raise ModelError(f"{path}: cannot be read for these sizes: {_line(error)}") from None
+            raise ModelError(f"{source}: cannot be read for these sizes: {_line(error)}") from None
 
 
 def graph_of_module(
