@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch._inductor.compile_fx import compile_fx
 
 from .interface import Library
-from .torch_capture import Lifted, lifted
+from .torch_dynamo import Lifted, lifted
 from .torch_layers import Inference, LayerGraph
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap

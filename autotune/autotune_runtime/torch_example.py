@@ -125,6 +125,11 @@ def has_hooks(part: nn.Module) -> bool:
     return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
+def has_hooked_leaf(network: nn.Module) -> bool:
+    """Whether a part without children has forward hooks."""
+    return any(has_hooks(part) and not [*part.children()] for part in network.modules())
+
+
 def changes_are_counted(part: nn.Module) -> bool:
     """Whether PyTorch counts changes of a network's tensors; it does not for inference tensors."""
     return not any(each.is_inference() for each in (*part.parameters(), *part.buffers()))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.modules.conv import _ConvNd
 
 from .aten import Calls
 from .aten_calls import Argument, Call, Ref, TensorType
@@ -55,12 +54,11 @@ def calls_of(part: Part) -> tuple[Calls, Seen]:
         seen = Seen(part.graph)
         seen.observe(part.arguments)
     _without_products_by_one(part.graph.graph, seen)
-    modules = dict(part.graph.named_modules())
     nodes = part.graph.graph.nodes
     labels = {node.name: part.labels.get(str(node.target), str(node.target)) for node in nodes if node.op == "get_attr"}
     (output,) = part.graph.graph.find_nodes(op="output")
     calls = Calls(
-        calls=tuple(_call(node, modules, seen) for node in nodes if node.op.startswith("call")),
+        calls=tuple(_call(node, seen) for node in nodes if node.op.startswith("call")),
         tensors={
             node.name: TensorType(tuple(each.kind.shape), _word(each), each.layouts)
             for node, each in seen.tensors.items()
@@ -76,12 +74,8 @@ def _word(tensor: TensorIs) -> str:
     return DTYPES.get(tensor.kind.dtype, str(tensor.kind.dtype))
 
 
-def _call(node: fx.Node, modules: dict[str, nn.Module], seen: Seen) -> Call:
+def _call(node: fx.Node, seen: Seen) -> Call:
     writes = (node.name,) if seen.storages[node] else ()
-    if node.op == "call_module":
-        label = str(node.target)
-        inner = (label,) if isinstance(modules[label], _ConvNd) else ()
-        return Call("", _named(node, seen), writes, path=label, inner=inner, why_not="has forward hooks")
     if not isinstance(node.target, torch._ops.OpOverload):
         return Call("", _named(node, seen), writes)
     schema = node.target._schema

@@ -20,7 +20,7 @@ from .interface import Library
 from .layer_names import plain_name, unused_name
 from .torch_benchmark import BRIEF, THOROUGH, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call, Choice
-from .torch_capture import label
+from .torch_dynamo import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
 from .torch_gradients import TRAINED as OPERATOR

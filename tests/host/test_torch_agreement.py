@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.autotune_runtime.torch_capture import lifted  # noqa: E402
+from autotune.autotune_runtime.torch_dynamo import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import OPERATIONS, findings, has_family  # noqa: E402
 from autotune.importing.torch_module import graph_of_module  # noqa: E402

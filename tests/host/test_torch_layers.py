@@ -99,13 +99,14 @@ def test_random_numbers_stay_random_and_to_come(size: tuple[int, ...]) -> None:
 
 
 class Padding(nn.Module):
-    """Tests whether its images have an odd size."""
+    """Tests whether its images have an odd height, and whether they are wide."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(3, 8, 2, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x + 1 if x.shape[3] > 10 else x
         return self.conv(functional.pad(x, (0, 1, 0, 1)) if x.shape[2] % 2 else x).reshape(x.shape[0], -1)
 
 
@@ -117,6 +118,8 @@ def test_sizes_that_a_network_asks_for_are_refused_not_computed_wrongly() -> Non
             torch.testing.assert_close(copy(made), network(made))
         with pytest.raises(ValueError, match=r"captured for other sizes: .*Mod"):
             copy(torch.ones(1, 3, 13, 13))
+        with pytest.raises(ValueError, match="captured for other sizes: axis 3 of argument 0 is 8, not at least 11; "):
+            copy(torch.ones(1, 3, 12, 8))
 
 
 @pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])

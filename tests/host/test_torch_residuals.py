@@ -135,10 +135,10 @@ def test_compiled_network_is_one_graph_for_any_n(on_cpu: OnHostDriver) -> None:
     assert max(on_cpu(residuals.compiled)) < CLOSE
 
 
-@pytest.mark.parametrize(("part", "epilogue"), [("relu", "bias_add"), ("dropout", "bias")])
-def test_a_part_with_a_hook_is_called(part: str, epilogue: str, on_cpu: OnHostDriver) -> None:
+@pytest.mark.parametrize("part", ["relu", "dropout"])
+def test_a_part_with_a_hook_is_called(part: str, on_cpu: OnHostDriver) -> None:
     fused, calls, difference = on_cpu(residuals.hooked, part)
-    assert (fused, calls) == (epilogue, 1)
+    assert (fused, calls) == ("bias", 1)
     assert difference < CLOSE
 
 

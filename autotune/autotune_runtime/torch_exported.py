@@ -1,0 +1,187 @@
+"""Capture a PyTorch network, or a part of it, as one graph of ATen operators by `torch.export`."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map
+
+from .torch_example import has_hooked_leaf, tensors_of
+from .torch_whole_norms import WholeNorms, with_aten_norms
+
+_FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
+SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
+
+
+def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:
+    """The network captured by torch.export for all sizes that it allows; None if it fails, or if a part without
+    children has forward hooks, which a graph would not run.
+    """
+    if has_hooked_leaf(network):
+        return None
+    gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
+    with quiet(), torch.no_grad(), torch.random.fork_rng(gpus):
+        program = exported_program(network, (_enough(arguments), _any_sizes(arguments)), (arguments, None))
+        return None if program is None else graph_module(program)
+
+
+def exported_program(
+    network: nn.Module, *attempts: tuple[tuple[object, ...], object]
+) -> torch.export.ExportedProgram | None:
+    """The network captured with the first arguments and dynamic shapes that torch.export accepts, if any."""
+    for arguments, shapes in attempts:
+        try:
+            with WholeNorms():
+                # the network's reads of sizes are part of the graph then, and fail there for other sizes
+                return torch.export.export(
+                    network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+                )
+        except Exception as error:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
+            if _depends_on_values(error):
+                break
+    return None
+
+
+def _depends_on_values(error: BaseException | None) -> bool:
+    """Whether torch.export failed at a value that only a run of the network knows."""
+    while error is not None:
+        if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _any_sizes(arguments: tuple[object, ...]) -> object:
+    """torch.export's description of the arguments' sizes: each may vary, if the network allows it."""
+    return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
+
+
+def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments with two images instead of one."""
+    tensors = [each for each in tensors_of(arguments) if each.dim()]
+    if any(each.shape[0] != 1 for each in tensors):
+        return arguments
+    made: tuple[object, ...] = tree_map(
+        lambda each: torch.cat([each] * _FEWEST) if isinstance(each, Tensor) and each.dim() else each, arguments
+    )
+    return made
+
+
+class Sizes:
+    """Rejects arguments of sizes that a graph is not for. A forward pre-hook, which checks sizes only once."""
+
+    def __init__(self, ranges: Sequence[Sequence[tuple[int, int | None]]], asked: fx.GraphModule) -> None:
+        """`ranges` are the smallest and the largest size of each axis of each tensor, None if there is no largest."""
+        self._ranges, self._asked = ranges, asked
+        self._known: set[tuple[tuple[int, ...], ...]] = set()
+
+    def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
+        """Raise ValueError for other sizes."""
+        if torch.compiler.is_compiling():
+            return
+        tensors = tensors_of(inputs)
+        sizes = tuple(tuple(each.shape) for each in tensors)
+        if sizes in self._known:
+            return
+        wrong = [
+            f"axis {axis} of argument {at} is {size}, not {_in_words(least, most)}"
+            for at, (shape, ranges) in enumerate(zip(sizes, self._ranges, strict=True))
+            for axis, (size, (least, most)) in enumerate(zip(shape, ranges, strict=True))
+            if size < least or (most is not None and size > most)
+        ]
+        try:
+            self._asked(*tree_leaves(inputs))
+        except RuntimeError as error:
+            wrong.append(str(error).partition(" on node")[0])
+        if wrong:
+            raise ValueError(
+                f"autotune_runtime: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
+                "example of these sizes"
+            )
+        self._known.add(sizes)
+
+
+def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
+    made = program.module(check_guards=False)
+    with_aten_norms(made.graph)
+    values = [node.meta["val"] for node in made.graph.find_nodes(op="placeholder")]
+    ranges = [[_range(size, program) for size in each.shape] for each in values if isinstance(each, Tensor)]
+    for node in made.graph.nodes:
+        modules = [*(node.meta.get("nn_module_stack") or {}).values()]
+        node.meta.clear()  # fake tensors, which no copy of a network needs
+        if modules:
+            node.meta["path"] = modules[-1][0]
+    asked = _asked(made.graph)
+    made.graph._tracer_cls = None  # that of the capture, which unpickling would call without its arguments
+    graph = fx.GraphModule(made, made.graph)
+    graph.register_forward_pre_hook(Sizes(ranges, asked))
+    return graph.eval()
+
+
+def _range(size: int | torch.SymInt, program: torch.export.ExportedProgram) -> tuple[int, int | None]:
+    """The smallest and the largest size of an axis for which a capture is valid."""
+    if isinstance(size, int):
+        return size, size
+    found = program.range_constraints.get(size.node.expr)
+    if found is None:
+        return 0, None
+    least, most = found.lower, found.upper
+    return int(least) if least > _FEWEST else 0, int(most) if most.is_Integer else None
+
+
+def _in_words(least: int, most: int | None) -> str:
+    return f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
+
+
+def _asked(graph: fx.Graph) -> fx.GraphModule:
+    """Move the network's checks of its arguments' sizes out of its graph, into one of their own."""
+    of_sizes = {*graph.find_nodes(op="placeholder")}
+    questions = []
+    for node in graph.nodes:
+        of_tensor = isinstance(node.target, torch._ops.OpOverload) and node.target not in (SYM_SIZE, ASSERT)
+        if node.op == "call_function" and not of_tensor and of_sizes.issuperset(node.all_input_nodes):
+            of_sizes.add(node)
+            questions += [node] if node.target is ASSERT else []
+    apart = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node in of_sizes:
+            copies[node] = apart.node_copy(node, copies.__getitem__)
+    apart.output(())
+    for node in reversed([each for each in graph.nodes if each in of_sizes and each.op != "placeholder"]):
+        if node in questions or not node.users:
+            graph.erase_node(node)
+    return fx.GraphModule(nn.Module(), apart)
+
+
+SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress PyTorch's warnings and logs during a capture, and the graph that it prints if the capture fails.
+
+    torch.export reads cudnn.allow_tf32, which PyTorch refuses while convolutions have another precision than RNNs.
+    """
+    disabled = logging.root.manager.disable
+    cudnn = torch.backends.cudnn
+    precision = cudnn.conv.fp32_precision if hasattr(cudnn, "conv") else None
+    differs = precision is not None and precision != cudnn.rnn.fp32_precision
+    try:
+        if differs:
+            cudnn.conv.fp32_precision = cudnn.rnn.fp32_precision
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logging.disable()
+            yield
+    finally:
+        logging.disable(disabled)
+        if differs:
+            cudnn.conv.fp32_precision = precision
