@@ -100,7 +100,7 @@ class View(NamedTuple):
     """the element type as the array names it: a typestr, or for PyTorch's tensors the dtype's name in this package"""
     element_bytes: int
     device: int | None
-    """its number; None if the array does not tell, as with PyCUDA"""
+    """its number; None if the array does not have it, as with PyCUDA"""
 
     @property
     def size_bytes(self) -> int:
@@ -162,7 +162,7 @@ def _device(array: Any) -> int | None:
 
 def on_device_of(array: Any) -> AbstractContextManager[object]:
     """Make an array's device the calling thread's current one for the block; keep the current one if the array does not
-    tell.
+    have a device.
     """
     library = _library_of(array)
     if library == "torch":

@@ -166,11 +166,11 @@ def fuse(
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
 ) -> tuple[Fused, ...]:
-    """Every layer of a network that a kernel may compute, in the network's order.
+    """All layers of a network that a kernel may compute, in the network's order.
 
-    If two convolutions meet in an addition, the one that runs last takes it, with the other as its residual. Without
-    `residuals` none takes it. `may_add` may refuse an addition: its arguments are the position of the convolution, its
-    output tensor, and the position of the addition.
+    If an addition adds two convolutions, the one that runs last computes it, with the other as its residual. Without
+    `residuals` no convolution computes an addition. `may_add` may refuse an addition: its arguments are the position of
+    the convolution, its output tensor, and the position of the addition.
     """
     found: list[Fused] = []
     taken: set[int] = set()
@@ -191,7 +191,9 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 def _fused(
     graph: Graph, at: int, layer: Layer[LayerProblem], taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused | None:
-    """The kernel's part of a layer; the addition that it takes is recorded. None if a part of a norm is read, too."""
+    """The operators that the kernel of a layer computes; adds its addition to `taken`. None if another operator also
+    reads a part of a norm.
+    """
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
     foldable = once and (isinstance(layer.problem, (Problem, ConcatProblem)) or bool(operator.inside))

@@ -9,12 +9,12 @@ LONGEST_NAME = 60
 
 
 def plain_name(label: str) -> str:
-    """A label as a layer may be named: letters, digits, - and _."""
+    """A label as a valid name of a layer: letters, digits, - and _."""
     return re.sub(r"\W+", "-", label).strip("-")[:LONGEST_NAME]
 
 
 def unused_name(name: str, taken: set[str], ending: str = "") -> str:
-    """A name that no layer has, which then has one."""
+    """A name that is not taken yet; it is then taken."""
     number = 1
     while (made := f"{name}{f'-{number}' if number > 1 else ''}{ending}") in taken:
         number += 1

@@ -213,7 +213,7 @@ def _pass(
 
 
 class _Takes:
-    """The positional arguments of a call, and which of the named ones are arrays."""
+    """Sorts the arguments of a call into arrays, and sizes and words."""
 
     def __init__(self, interface: Interface, roles: tuple[str, ...]) -> None:
         self.expected = [array.name for array in interface.arrays if array.role in roles]

@@ -82,7 +82,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The inputs of one pass: images, PyTorch's layer and the tuned layer with the same weights, and the residual."""
+    """The inputs of a pass: images, PyTorch's layer, the tuned layer with the same weights, and the residual."""
 
     x: Tensor
     joined: tuple[Tensor, ...]
@@ -176,7 +176,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
 
 
 def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None = None) -> Arrays:
-    """Random images, and a copy of the layer, all in the problem's layout; without a library none runs a kernel."""
+    """Random images and a copy of the layer in the problem's layout. Without a library no layer runs a kernel."""
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
     own = copy.deepcopy(layer)
@@ -215,7 +215,7 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
-    """Takes as long as the code of `torch.compile`: cuDNN's convolution, then one kernel for the rest, in place.
+    """Stands in for the code of `torch.compile`: cuDNN's convolution, then one kernel for the rest, in place.
 
     An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
     longer than all races. So the result lacks the bias, and the activation after a residual.

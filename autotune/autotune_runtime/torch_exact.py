@@ -13,7 +13,7 @@ from torch import Tensor
 from .convolution import Geometry
 
 MOST_ELEMENTS = 1 << 25
-"""of an array to compare at once; of a convolution, of the inputs that all its pixels read"""
+"""Elements of an array to compare at once; for a convolution, elements of the inputs that all its pixels read."""
 
 
 def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:

@@ -97,7 +97,7 @@ def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 def _by_pytorch(
     dy: Tensor, x: Tensor, w: Tensor, operation: str, arguments: Arguments, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The wanted ones of data gradient and filter gradient, which read the sizes alone of x and w, respectively."""
+    """The wanted ones of data gradient and filter gradient; they read only the sizes of x and w, respectively."""
     backward = torch.ops.aten.convolution_backward.default
     dx, dw, _ = backward(dy, x, w, None, *_of_torch(x.dim(), operation, arguments), (*wanted, False))
     return dx, dw

@@ -126,7 +126,7 @@ def _argument(value: object, seen: Seen) -> Argument:
 
 
 def follow_writers(graph: fx.Graph) -> None:
-    """Let readers of a tensor that was written in place read it from the writer, which returned it."""
+    """Let operators after an in-place write read the tensor that the write returned."""
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:

@@ -1,4 +1,4 @@
-"""Networks in training: each convolution's output and gradients by kernels, if they are faster than PyTorch's."""
+"""Networks in training: kernels compute outputs and gradients of convolutions if they are faster than PyTorch."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def train_graph(
 
 
 def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
-    """The output of a fork in place of a convolution, whose input the other readers of it get from the fork."""
+    """The output of a fork that replaces a convolution; other readers of its input read that from the fork."""
     x = _given(node)["input"]
     assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
     made, others = (node.graph.call_function(operator.getitem, (fork, at)) for at in (0, 1))

@@ -1,6 +1,6 @@
-"""Batch norms of a graph in training, as formulas of which Inductor makes kernels that read less.
+"""Batch norms of a graph in training, as formulas for which Inductor generates kernels that read less.
 
-Of PyTorch's batch norm, ReLU and addition, each pass of Inductor's backward reads the ReLU's output for its mask, and
+For PyTorch's batch norm, ReLU and addition, each pass of Inductor's backward reads the ReLU's output for its mask, and
 all gradients that are added before it. Here the mask comes from the norm's input, which is read anyway. If there is a
 residual, the masked sum of the gradients is stored once.
 """
@@ -75,7 +75,7 @@ def masks_others(x: fx.Node, node: fx.Node) -> bool:
 
 
 def mask_gradient(x: fx.Node) -> None:
-    """Say of a batch norm that its gradient is masked."""
+    """Mark the gradient of a batch norm as masked."""
     x.args = (*x.args, True)
 
 
@@ -138,7 +138,7 @@ class _Context(Protocol):
 
 
 class _Normalized(torch.autograd.Function):
-    """`normalized` of given statistics, of which the gradient knows that they are those of x."""
+    """`normalized` with given statistics; the gradient treats them as the statistics of x."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Networks without a library: kernels are chosen without tuning, and verified on the network's own tensors."""
+"""Networks without a library: kernels are chosen without tuning, and verified on the network's tensors."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SAFE = "implicit_gemm"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run in which a dispatcher is built."""
+    """The study, the device and the database of a dispatcher that is built."""
 
     study: Study
     templates: Mapping[str, KernelTemplate]

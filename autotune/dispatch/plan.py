@@ -174,7 +174,7 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
-    """For each layer, the config that a plan built from all other layers chooses for it; -1 if none supports it."""
+    """For each layer, the config that a plan of all other layers chooses for it; -1 if none supports it."""
     return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
 
 

@@ -87,10 +87,10 @@ def export_library(
 ) -> Exported:
     """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
 
-    If a dispatcher is given, the kernels are its choices, and its rule is written as well. So are the images. Without
-    `self_test` the self-test has no data, which take a second per kernel to compute. Raises
-    StoreError if a kernel does not support one of the architectures, if a header does not give the recorded launches,
-    or if the folder cannot be written or has other files in place of the library's.
+    If a dispatcher is given, the kernels are its choices, and its rule is written as well. `images` compiles further
+    files. Without `self_test` the self-test has no data, which takes a second per kernel to compute. Raises StoreError
+    if a kernel does not support one of the architectures, if a header does not give the recorded launches, or if the
+    folder cannot be written or has other files in place of the library's.
     """
     for kernel in chosen:
         _check_names(kernel)

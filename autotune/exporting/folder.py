@@ -26,7 +26,7 @@ PROOF = "proof.txt"
 _HASHES = "sha256"  # key of PROVENANCE: file to hash
 
 More = Callable[[Path], Mapping[str, bytes]]
-"""Makes the additional files of a folder from all others."""
+"""Makes further files of a folder from the files in it."""
 
 
 @dataclass(frozen=True, slots=True)

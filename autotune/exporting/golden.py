@@ -58,7 +58,7 @@ class Golden:
     """The test data of a kernel's shape, whatever run-time sizes it was tuned for."""
 
     sizes: tuple[int, ...]
-    """small but sufficient ones"""
+    """small ones that use every part of a kernel"""
     least: tuple[int, ...]
     more_sizes: tuple[tuple[int, ...], ...]
     """others, up to the tuned ones, that take little time"""
@@ -68,9 +68,11 @@ class Golden:
 
 
 def golden(problem: Problem, seed: int) -> Golden:
-    """The golden values of a problem's shape, for small but sufficient run-time sizes, the smallest and random ones.
+    """The golden values of a problem's shape, for run-time sizes that are small but use every part of a kernel, for the
+    smallest and for random ones.
 
-    There are none if the operation's reference is in C++, except for convolutions, which have another reference here.
+    If the operation's reference is in C++, there are golden values only for convolutions, which have a second reference
+    here.
     Raises TemplateError if a reference in numpy fails.
     """
     few, least = self_test_problems(problem)
@@ -92,7 +94,7 @@ def golden(problem: Problem, seed: int) -> Golden:
 
 
 def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
-    """The problem at run-time sizes for testing a kernel: small but sufficient ones, and the smallest."""
+    """The problem at run-time sizes for testing a kernel: small ones that use every part of it, and the smallest."""
     few = least = problem
     for place in range(1, len(problem.runtime_sizes)):
         few = _first_valid(few, place, _UNITS)
@@ -126,7 +128,7 @@ def _is_quick(problem: Problem) -> bool:
 
 def _first_valid(problem: Problem, place: int, least: int) -> Problem:
     """The problem with the first number from here on for a run-time size that makes a valid problem: one of the next
-    few, a power of two, or its own.
+    few, a power of two, or its own size.
     """
     most = problem.runtime_sizes[place]
     powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
@@ -160,7 +162,9 @@ def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
 
 
 def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:
-    """The inputs, flat and as stored: small integers, or close to normal and rounded, unless declared otherwise."""
+    """The inputs, flat and as stored: small integers, or rounded numbers that are close to normally distributed, unless
+    the operation declares others.
+    """
     own = {
         array.name: _filled(array, problem.operation.seed(array.name), integers=integers)
         for array in problem.filled

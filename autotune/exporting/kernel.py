@@ -58,8 +58,8 @@ def recorded_origin(row: BestRow, floor_us: float | None) -> Origin:
 
 
 def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -> str:
-    """A kernel's name, which also tells if the class is not fp32, if it is not deterministic, or if it is not for a
-    GPU.
+    """A kernel's name; then its accuracy class unless that is fp32, `nondeterministic`, and the kind of a device unless
+    that is a GPU.
     """
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not deterministic:
@@ -70,7 +70,7 @@ def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -
 
 
 def kernel_text(origin: Origin, source: KernelSource) -> str:
-    """The rendered source below its provenance."""
+    """The provenance as a comment, then the rendered source."""
     return f"{provenance(origin, source)}\n{source.program.text.strip()}\n"
 
 

@@ -1,4 +1,4 @@
-"""Kernels in the form that the templates of `templates/export` need, and how those of one shape share images."""
+"""Kernels in the form that the templates of `templates/export` need, and the choice among kernels of one shape."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels of a shape, in the order of the run-time sizes, multiplied, that they were tuned for."""
+    """One of the kernels of a shape, in the order of the product of the run-time sizes that they were tuned for."""
 
     kernel: KernelContext
     threshold: str
