@@ -122,6 +122,24 @@ def test_sizes_that_a_network_asks_for_are_refused_not_computed_wrongly() -> Non
             copy(torch.ones(1, 3, 12, 8))
 
 
+class PaddingToFours(Padding):
+    """Pads images to multiples of 4."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(functional.pad(x, (0, -x.shape[3] % 4, 0, -x.shape[2] % 4)))
+
+
+def test_padding_that_depends_on_the_size_is_not_a_convolutions() -> None:
+    network = PaddingToFours().eval()
+    found = read_network(network, (torch.ones(2, 3, 13, 13),))
+    (layer,) = found.layers
+    assert layer.fused is not None
+    assert layer.fused.front is None
+    x = torch.randn(2, 3, 10, 15)
+    with torch.no_grad():
+        torch.testing.assert_close(found.finish()(x), network(x))
+
+
 @pytest.mark.parametrize(("memory_format", "layout"), [("channels_last", "nhwc"), ("contiguous_format", "nchw")])
 def test_layers_of_one_pixel_have_the_networks_layout(memory_format: str, layout: str) -> None:
     """PyTorch has the same names for their tensors; the study uses the network's."""
