@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _FINALS = "finals"
 _LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
 _NARROW = 100  # columns of a terminal; below it a bar is short
-_BESIDE, _STATE = 44, 16  # columns for the name, count and times next to a bar, and the minimum for the state
 
 
 @contextmanager
@@ -78,22 +77,17 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 def _bars() -> Iterator[Progress]:
     """Bars on the terminal of standard error; notices are printed above them."""
     out = console(stderr=True)
-
-    bar = 24 if out.width >= _NARROW else 8
-    left = max(_STATE, out.width - bar - _BESIDE)
-
-    def whole(width: int) -> Column:
-        return Column(no_wrap=True, min_width=width)
-
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=bar),
-        MofNCompleteColumn(table_column=whole(9)),
-        TextColumn("{task.fields[state]}", markup=False, table_column=_cut(left)),
-        _Elapsed(table_column=whole(7)),
-        TimeRemainingColumn(table_column=whole(7)),
+        BarColumn(bar_width=24 if out.width >= _NARROW else 8),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn(
+            "{task.fields[state]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        ),
+        _Elapsed(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
     )
-    with Progress(*columns, console=out) as bars:
+    with Progress(*columns, console=out, expand=True) as bars:
         yield bars
 
 
@@ -103,11 +97,6 @@ class _Elapsed(ProgressColumn):
     def render(self, task: Task) -> Text:
         """Hours, minutes and seconds."""
         return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
-
-
-def _cut(width: int) -> Column:
-    """A column of text that is cut to fit, so that the columns after it are not."""
-    return Column(no_wrap=True, overflow="ellipsis", max_width=width)
 
 
 @contextmanager
