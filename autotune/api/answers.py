@@ -92,7 +92,7 @@ def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
     try:
         return Dispatcher.from_json(made.document)
     except StudyError as error:
-        raise StoreError(f"{store.path}: a stored dispatcher cannot be read ({error}); build it again") from error
+        raise StoreError(f"{store.shown}: a stored dispatcher cannot be read ({error}); build it again") from error
 
 
 def latest_dispatchers(
@@ -112,7 +112,7 @@ def latest_dispatchers(
     if not latest:
         where = f" on {', '.join(info.name for info in devices)}" if devices else ""
         raise StoreError(
-            f"{store.path}: no dispatcher was made{where} of all layers of {study or 'a study'}; "
+            f"{store.shown}: no dispatcher was made{where} of all layers of {study or 'a study'}; "
             "run `autotune dispatch STUDY` first"
         )
     return list(latest.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
@@ -64,8 +65,6 @@ def load(file: Path, db: str) -> None:
             text = content.read().decode()
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
-    except MemoryError as error:
-        raise StoreError(f"{file}: cannot be read: there is not enough memory for it") from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{file}: not a dump of autotune ({error}); nothing was loaded") from error
     count = read_dump(text, "standard input" if str(file) == "-" else str(file), db)
@@ -154,7 +153,7 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
 
     with Store(db, create=False) as store:
         result = store.query(sql, within_s=within_s)
-    columns = [Column[tuple[Cell, ...]](name, _at(at)) for at, name in enumerate(distinct(result.columns))]
+    columns = [Column[tuple[Cell, ...]](name, itemgetter(at)) for at, name in enumerate(distinct(result.columns))]
     show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
 
 
@@ -170,10 +169,6 @@ def distinct(names: Sequence[str]) -> list[str]:
         last[name] = number
         unique_names[unique] = None
     return list(unique_names)
-
-
-def _at(position: int) -> Callable[[tuple[Cell, ...]], Cell]:
-    return lambda row: row[position]
 
 
 def _cell(value: object) -> Cell:

@@ -35,7 +35,7 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
         if not events:
             only.warn_unknown(store)
             rest = "" if only.everything else " that the options admit"
-            note(f"{what}: {store.path} has no improvement, finals or retime{rest}")
+            note(f"{what}: {store.shown} has no improvement, finals or retime{rest}")
     show(events, _HISTORY_COLUMNS, style)
 
 

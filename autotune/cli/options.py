@@ -209,7 +209,7 @@ class FilterOptions:
             for name in names:
                 if name not in known_names:
                     hint = did_you_mean(name, sorted(known_names))
-                    note(f"{option} {name}: {store.path} has no such name{hint}")
+                    note(f"{option} {name}: {store.shown} has no such name{hint}")
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, and_, select
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.problem import Layer
-from autotune.store.devices import Run, Runs
+from autotune.store.devices import Runs
 from autotune.store.layers import store_layer, store_layer_set
 from autotune.store.rows import among, insert, values_of
 from autotune.store.schema.column_kinds import Values
@@ -34,15 +34,15 @@ class TemplateRecord:
     """the text of the header"""
 
 
-def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> tuple[int, ...]:
-    """Ids of templates' versions."""
+def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> dict[str, int]:
+    """Ids of templates' versions, by family."""
     stored = select(templates).where(among(templates.c.hash, (record.hash for record in records)))
     found = {(row.family, row.hash): int(row.id) for row in connection.execute(stored)}
     for record in records:
         identity = record.family, record.hash
         if identity not in found:
             found[identity] = insert(connection, templates, {**values_of(record, templates), "first_seen_at": now})
-    return tuple(found[record.family, record.hash] for record in records)
+    return {record.family: found[record.family, record.hash] for record in records}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class TargetScope:
     device_id: int
     environment_id: int
     run_id: int
-    template_ids: tuple[tuple[str, int], ...]
+    template_ids: Mapping[str, int]
     """family to the id of its template row"""
 
     @property
@@ -129,7 +129,7 @@ class ScopeStore:
         """The scope of a run's trials of one layer; `templates` has every family that its configs may name."""
         with self.runs.write(device, environment) as run:
             layer_id, tuning_target_id = store_layer(run.connection, layer)
-            ids = _template_ids(run, templates)
+            ids = store_templates(run.connection, templates, run.now)
         return Scope(
             study, measurement_mode, tuning_target_id, run.device_id, run.environment_id, run.id, ids, layer, layer_id
         )
@@ -146,10 +146,5 @@ class ScopeStore:
         """The scope of the trials of a set of layers, for dispatchers."""
         with self.runs.write(device, environment) as run:
             tuning_target_id = store_layer_set(run.connection, layers)
-            ids = _template_ids(run, [template])
+            ids = store_templates(run.connection, [template], run.now)
         return TargetScope(study, measurement_mode, tuning_target_id, run.device_id, run.environment_id, run.id, ids)
-
-
-def _template_ids(run: Run, records: Sequence[TemplateRecord]) -> tuple[tuple[str, int], ...]:
-    ids = store_templates(run.connection, records, run.now)
-    return tuple((record.family, id_) for record, id_ in zip(records, ids, strict=True))

@@ -69,6 +69,11 @@ class Store:
         """The file."""
         return self._database.path
 
+    @property
+    def shown(self) -> str:
+        """Its name in messages: the path, or the name of bundled results."""
+        return self._database.shown
+
     def check(self) -> None:
         """Raise StoreError if the file is damaged or has a row that breaks a constraint."""
         with (

@@ -63,20 +63,6 @@ _END = (
 )
 
 
-def _begun(scope: TargetScope, config: Config, now: datetime, proposed_by: str) -> Values:
-    """The columns of a trial that are known when it starts."""
-    template_id = dict(scope.template_ids).get(config.template)
-    if template_id is None:
-        raise ValueError(f"family {config.template} was not given to the scope")
-    return {
-        "run_id": scope.run_id,
-        "template_id": template_id,
-        "config": config.to_json(),
-        "started_at": now,
-        "proposed_by": proposed_by,
-    }
-
-
 def begin_trial(
     connection: Connection,
     scope: TargetScope,
@@ -93,7 +79,11 @@ def begin_trial(
     Raises StoreError if the scope has another trial with this number.
     """
     beginning: Values = {
-        **_begun(scope, config, now, proposed_by),
+        "run_id": scope.run_id,
+        "template_id": scope.template_ids[config.template],
+        "config": config.to_json(),
+        "started_at": now,
+        "proposed_by": proposed_by,
         "source_id": source_id,
         "reused_trial_id": reused_trial_id,
     }
