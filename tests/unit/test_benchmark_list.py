@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
@@ -70,11 +71,11 @@ def test_a_failing_command_does_not_keep_the_others_from_running(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures = (
-        Figure("broken", "results.md", 1, ("autotune best no-such-study --db {folder}/none.db", "autotune --version")),
-        Figure("works", "results.md", 1, ("autotune --version",)),
+        Figure("broken", "results.md", 1, ("no_such_module {folder}", "platform")),
+        Figure("works", "results.md", 1, ("platform",)),
     )
     monkeypatch.setattr("tests.benchmarks.all.FIGURES", figures)
     assert main(["--folder", str(tmp_path / "new")]) == 1
     assert "failed: broken" in capfd.readouterr().err
-    assert (tmp_path / "new" / "works.txt").read_text().startswith("autotune")
+    assert (tmp_path / "new" / "works.txt").read_text().startswith(platform.system())
     assert not (tmp_path / "new" / "broken.txt").read_text()
