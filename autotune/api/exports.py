@@ -112,16 +112,11 @@ class ExportRequest:
     """whether layers without results get the config that is predicted to be fastest"""
 
     def __post_init__(self) -> None:
-        if self.untuned and (self.dispatcher or self.accuracy or self.admit):
-            option = "--dispatcher" if self.dispatcher else "--accuracy" if self.accuracy else "--admit"
-            raise AutotuneError(f"--untuned takes kernels that the study's accuracy admits; leave {option} out")
+        chosen = [f"--{name}" for name in ("untuned", "dispatcher", "accuracy", "admit") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise AutotuneError(f"{' and '.join(chosen)}: give one of them, each selects kernels in another way")
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
-        if self.dispatcher and (self.accuracy or self.admit):
-            option = "--accuracy" if self.accuracy else "--admit"
-            raise AutotuneError(f"--dispatcher has chosen its kernels' accuracy classes; leave {option} out")
-        if self.accuracy and self.admit:
-            raise AutotuneError("--accuracy names one class, --admit chooses among several; leave one of them out")
 
     def __str__(self) -> str:
         options = {"device": self.device, "layer": " --layer ".join(self.layers), "op": self.op}

@@ -44,7 +44,7 @@ def test_frames_are_text(renamed: Path) -> None:
 
 def test_a_store_may_be_asked_and_written_to_by_many_threads(filled: Path) -> None:
     def ask(_number: int) -> int:
-        store.quarantine.clear()  # the first writer opens the file again
+        store.quarantine.clear()
         return len(store.trials.list())
 
     for _ in range(5):

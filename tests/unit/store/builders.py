@@ -207,6 +207,5 @@ def ticking(start: datetime = datetime(2026, 11, 20, tzinfo=UTC)) -> Callable[[]
 
 
 def written(path: Path) -> None:
-    """Write to a database without adding to it: the first write creates the file, or migrates it."""
-    with Store(path, clock=ticking()) as store:
-        store.quarantine.clear()
+    """Open a database for writing, which creates the file or migrates it."""
+    Store(path, clock=ticking()).close()
