@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -245,26 +246,24 @@ class StudyStore:
         A layer that is also in merged studies of this name is listed once, with the trials of all. Raises StoreError
         for a layer that its study no longer has.
         """
-        rows = []
+        ended = (
+            select(trials.c.study_id, trials.c.tuning_target_id, func.count())
+            .where(trials.c.outcome != str(Outcome.RUNNING))
+            .group_by(trials.c.study_id, trials.c.tuning_target_id)
+        )
         with self.database.read() as connection:
             places = find(connection, what, self.database.shown)
             current = current_places(places)
             if what is not None and places and not current:
                 raise StoreError(_gone(connection, what, places[-1], self.database.shown))
-            for place in current:
-                alike = [
-                    one.study_id
-                    for one in places
-                    if (one.name, one.tuning_target_id) == (place.name, place.tuning_target_id)
-                ]
-                statement = select(func.count()).where(
-                    trials.c.outcome != str(Outcome.RUNNING),
-                    trials.c.study_id.in_(alike),
-                    trials.c.tuning_target_id == place.tuning_target_id,
-                )
-                finished = connection.execute(statement).scalar_one()
-                rows.append(LayerRow(place.study, place.generation, place.layer, finished))
-        return tuple(rows)
+            counts = {(study_id, target_id): count for study_id, target_id, count in connection.execute(ended)}
+        finished: Counter[tuple[str, int]] = Counter()
+        for place in places:
+            finished[place.name, place.tuning_target_id] += counts.get((place.study_id, place.tuning_target_id), 0)
+        return tuple(
+            LayerRow(place.study, place.generation, place.layer, finished[place.name, place.tuning_target_id])
+            for place in current
+        )
 
 
 def _check_same_study(connection: Connection, study_id: int, study: Study, where: str) -> None:
