@@ -96,10 +96,12 @@ class Disproved(Rejected):
 DISK_IS_FULL = "the disk is full; make room and run the command again"
 
 
-def file_error(error: OSError) -> str:
-    """One line for an error of a file."""
-    why = DISK_IS_FULL if error.errno == errno.ENOSPC else error.strerror
-    return f"{error.filename}: {why}"
+def file_error(error: OSError) -> str | None:
+    """One line for an error of a file or for a full disk; None for any other error."""
+    full = error.errno == errno.ENOSPC
+    if error.filename is None:
+        return DISK_IS_FULL if full else None
+    return f"{error.filename}: {DISK_IS_FULL if full else error.strerror}"
 
 
 def not_written(what: object, error: OSError, advice: str) -> str:

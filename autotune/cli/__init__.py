@@ -134,15 +134,17 @@ def main() -> None:
         except AutotuneError as error:
             end_where_a_signal_came()
             _end(str(error))
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             end_where_a_signal_came()
-            if isinstance(error, RuntimeError):
+            if error.filename is None and cannot_be_written(stdout):
+                _end(f"standard output: cannot be written: {error.strerror}")
+            line = file_error(error)
+            if line is None:
                 raise
-            if error.filename is not None:
-                _end(file_error(error))
-            if not cannot_be_written(stdout):
-                raise
-            _end(f"standard output: cannot be written: {error.strerror}")
+            _end(line)
+        except RuntimeError:
+            end_where_a_signal_came()
+            raise
         except SystemExit as end:
             if end.code == 128 + signal.SIGTERM:
                 kept = "; every measured trial is in the database" if _MEASURING.intersection(sys.argv) else ""
