@@ -42,7 +42,8 @@ def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTr
     if not study.warm_start:
         return ()
     kinds = ("cuda", "replay") if stored.info.kind == "replay" else (stored.info.kind,)
-    return stored.top_trials(kinds, study.informative(layer.problem))
+    classes = study.informative(layer.problem)
+    return stored.store.top_trials.list(stored.scope, kinds=kinds, accuracies=classes)
 
 
 def stored_design(

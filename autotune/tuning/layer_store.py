@@ -15,7 +15,6 @@ from autotune.store import (
     Store,
     StudyKey,
     TemplateRecord,
-    TopTrial,
     TrialKey,
 )
 from autotune.trial import Config, Trial
@@ -92,10 +91,6 @@ class StoredLayer:
             store.quarantine.hashes(scope),
             store.finals.are_current(scope),
         )
-
-    def top_trials(self, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
-        """The best trials of all layers on devices of these kinds, in these accuracy classes."""
-        return self.store.top_trials.list(self.scope, kinds=kinds, accuracies=accuracies)
 
     def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
         """Commit a trial as running."""

@@ -119,11 +119,6 @@ class TrialLog:
         self.reused = 0
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the run started the layer."""
-        return self._clock() - self._started
-
-    @property
     def next_number(self) -> int:
         """The number of the next new trial."""
         return self._next
@@ -146,7 +141,7 @@ class TrialLog:
                 budget=max(self._budget, done),
                 best=self.best,
                 failures=dict(self.failures),
-                elapsed_s=self.elapsed_s,
+                elapsed_s=self._clock() - self._started,
                 reused=self.reused,
                 ended=ended,
                 trial=trial,

@@ -271,7 +271,7 @@ class TunedLayer:
         if self.run_of.stopping():
             return INTERRUPTED
         limit = self.study.time_budget_s
-        if limit is not None and self.log.elapsed_s >= limit:
+        if limit is not None and self.spent_s >= limit:
             return "time"
         evaluated = len(self.log.evaluated | pending)
         if evaluated >= self.study.trials:
