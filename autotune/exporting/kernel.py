@@ -97,7 +97,7 @@ def provenance(origin: Origin, source: KernelSource) -> str:
         driver = recorded.row.environment.driver
         lines.append(f"device        {device.name} (sm_{device.arch}, {device.sm_count} SMs), driver {driver}")
     else:
-        why = "a CPU's ranking says nothing of one" if device.can.cpu else "nothing was run"
+        why = "times on a CPU say nothing about a GPU" if device.can.cpu else "nothing was run"
         lines.append(f"device        {device.kind} {device.name}: NOT TUNED FOR A GPU, {why}")
     lines += _measured(recorded, origin.floor_us) if recorded else [_predicted(origin.time_us)]
     lines += ["", f"Launches of one forward pass, grid for {problem.at_runtime}:"]

@@ -23,12 +23,15 @@ ANY_OPERATION = (
 its own declaration.
 """
 _OF_NETWORKS = """\
-From Python, with `python` on the path: `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch, and
-`autotune_runtime.torch_convert.convert`, which replaces a PyTorch network's own operators by the kernels where they are
-faster."""
+From Python, with the folder `python` on the path, use:
+
+- `autotune_runtime.prepare` for arrays of PyCUDA, CuPy or PyTorch
+- `autotune_runtime.torch_convert.convert` to replace the operators of a PyTorch network by kernels that are faster"""
 _OF_ANY = """\
-From Python, with `python` on the path: `autotune_runtime.run` on arrays of CuPy, PyTorch or PyCUDA, and
-`autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel."""
+From Python, with the folder `python` on the path, use:
+
+- `autotune_runtime.run` on arrays of CuPy, PyTorch or PyCUDA
+- `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel"""
 
 RUNTIME = "autotune_runtime"
 """The package and the header of conv2d's exports; another operation's are called autotune_NAME."""
@@ -71,7 +74,7 @@ def _declared(declared: Operation) -> str:
     if declared.name in OF_NETWORKS:
         imported = "from .network_interfaces import NETWORK_INTERFACES\n"
         interfaces = "(INTERFACE, *(each for each in NETWORK_INTERFACES if each.name != INTERFACE.name))"
-    return f'''"""What {declared.name} declares of its problems and their arrays."""
+    return f'''"""The declaration of {declared.name}: its problems and their arrays."""
 
 {imported}from .interface import Interface, InterfaceArray, InterfaceSize
 
