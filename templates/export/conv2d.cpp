@@ -83,9 +83,9 @@ conv2d_arguments known(const conv2d_arguments *given) {
     if (!given) fail(CONV2D_NULL_POINTER);
     const uint64_t size = given->size_bytes;
     const unsigned char *const bytes = reinterpret_cast<const unsigned char *>(given);
-    if (size < FIRST_ARRAY || size % sizeof(void *)) fail(CONV2D_BAD_ARGUMENTS, "size_bytes is not that of conv2d_arguments");
+    if (size < FIRST_ARRAY || size % sizeof(void *)) fail(CONV2D_BAD_ARGUMENTS, "size_bytes is not the size of a conv2d_arguments");
     for (uint64_t at = sizeof(conv2d_arguments); at < size; ++at)
-        if (bytes[at]) fail(CONV2D_BAD_ARGUMENTS, "they have an array that this library does not know");
+        if (bytes[at]) fail(CONV2D_BAD_ARGUMENTS, "an array is set that this library does not know");
     conv2d_arguments found = CONV2D_ARGUMENTS;
     std::memcpy(&found, given, size < sizeof found ? size : sizeof found);
     return found;
@@ -341,16 +341,16 @@ const char *conv2d_kernel_name(const conv2d_problem *problem) {
 const char *conv2d_status_text(conv2d_status status) {
     switch (status) {
         case CONV2D_OK: return "ok";
-        case CONV2D_BAD_PROBLEM: return "no problem of conv2d: a size is out of range, or sizes do not fit each other";
-        case CONV2D_NULL_POINTER: return "an argument that must point to something is NULL";
+        case CONV2D_BAD_PROBLEM: return "invalid problem of conv2d: a size is out of range, or sizes do not fit each other";
+        case CONV2D_NULL_POINTER: return "a required pointer is NULL";
         case CONV2D_MISALIGNED: return "a device pointer is not a multiple of 16 bytes";
-        case CONV2D_SHORT_WORKSPACE: return "the workspace is smaller than the size query says";
-        case CONV2D_UNSUPPORTED: return "the library has no kernel for this problem, or none for one this large";
+        case CONV2D_SHORT_WORKSPACE: return "the workspace is smaller than the size query returns";
+        case CONV2D_UNSUPPORTED: return "the library has no kernel for this problem, or for a problem this large";
         case CONV2D_WRONG_DEVICE: return "the kernel for this problem does not run on this device";
         case CONV2D_NO_CONTEXT: return "no NVIDIA driver, or the calling thread has no CUDA context";
         case CONV2D_OUT_OF_MEMORY: return "out of memory";
-        case CONV2D_CUDA_ERROR: return "the CUDA driver refused a call; conv2d_last_error says which";
-        case CONV2D_BAD_ARGUMENTS: return "the arguments are not those of this library's header";
+        case CONV2D_CUDA_ERROR: return "a call of the CUDA driver failed; conv2d_last_error has the message";
+        case CONV2D_BAD_ARGUMENTS: return "the arguments do not match this library's header";
     }
     return "unknown status";
 }
@@ -369,7 +369,7 @@ conv2d_status conv2d_array_at(const conv2d_problem *problem, int32_t index, conv
     return guarded([&] {
         check_problem(problem);
         if (!array) fail(CONV2D_NULL_POINTER);
-        if (index < 0 || index >= ARRAYS) fail(CONV2D_UNSUPPORTED, "no array has this number");
+        if (index < 0 || index >= ARRAYS) fail(CONV2D_UNSUPPORTED, "the array's index is out of range");
         const Declared &declared = DECLARED[index];
         const Problem layer(*problem);
         *array = conv2d_array();
@@ -384,7 +384,7 @@ conv2d_status conv2d_array_at(const conv2d_problem *problem, int32_t index, conv
 conv2d_status conv2d_kernel_at(int32_t index, conv2d_kernel *kernel) {
     return guarded([&] {
         if (!kernel) fail(CONV2D_NULL_POINTER);
-        if (index < 0 || index >= kernel_count) fail(CONV2D_UNSUPPORTED, "no kernel has this number");
+        if (index < 0 || index >= kernel_count) fail(CONV2D_UNSUPPORTED, "the kernel's index is out of range");
         *kernel = kernels[index]->info;
     });
 }

@@ -82,7 +82,7 @@ public:
         expect(driver().cuCtxSynchronize(), "a kernel");
         expect(driver().cuMemcpyDtoH(content.data(), address_, content.size()), "cuMemcpyDtoH");
         for (size_t i = bytes_; i < content.size(); ++i)
-            if (content[i] != POISON) stop("a kernel wrote behind its array");
+            if (content[i] != POISON) stop("a kernel wrote beyond its array");
         content.resize(bytes_);
         return content;
     }

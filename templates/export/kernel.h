@@ -79,7 +79,7 @@ public:
         try {
             kernel.plan(Problem(with_runtime_sizes(kernel.info.problem, sizes)), device, *this);
         } catch (const Unevaluable &) {
-            refuse(CONV2D_UNSUPPORTED, "a number of its launches does not fit 64 bits");
+            refuse(CONV2D_UNSUPPORTED, "a size in its launches does not fit into 64 bits");
         }
         check_limits(device);
     }
@@ -121,7 +121,7 @@ private:
 
     void check_limits(const Device &device) {
         if (workspace_bytes < 0 || loop_count < 1 || loop_count > 2147483647)
-            refuse(CONV2D_UNSUPPORTED, "its passes are out of range");
+            refuse(CONV2D_UNSUPPORTED, "its number of passes is out of range");
         for (int i = 0; i < prepare_count; ++i) check_limits(prepares_[i], device);
         for (int i = 0; i < stage_count; ++i) check_limits(stages_[i], device);
     }

@@ -537,7 +537,7 @@ void test_refusals(const Golden &golden, const conv2d_kernel &kernel, CUcontext 
         expect(conv2d_array_at(&problem, i, &array), "conv2d_array_at");
         if (pass.at(i) && pass.at(i)->bytes() != array.size_bytes) stop(std::string(array.name) + ": has another size");
     }
-    test_refusal(conv2d_array_at(&problem, ARRAYS, &array), CONV2D_UNSUPPORTED, "an array that there is not");
+    test_refusal(conv2d_array_at(&problem, ARRAYS, &array), CONV2D_UNSUPPORTED, "an index without an array");
     std::printf("invalid calls: all rejected\n");
 }
 
@@ -561,7 +561,7 @@ int main(int argc, char **argv) {
         test_kernel(GOLDEN[i], kernel, context);
         if (first < 0) first = i;
     }
-    if (first < 0) stop(argc > 2 ? "no such kernel is for this device" : "no kernel of this library is for this device");
+    if (first < 0) stop(argc > 2 ? "none of these kernels is for this device" : "no kernel of this library is for this device");
     expect(conv2d_kernel_at(first, &kernel), "conv2d_kernel_at");
     test_refusals(GOLDEN[first], kernel, context);
     int devices = 0;
@@ -573,7 +573,7 @@ int main(int argc, char **argv) {
         if (runs)
             test_devices(GOLDEN[first], kernel, context, other);
         else
-            std::printf("two devices: not tested, the other is none that %s is for\n", kernel.name);
+            std::printf("two devices: not tested, %s does not support the other one\n", kernel.name);
     }
     expect(conv2d_unload(), "conv2d_unload");
     std::printf("self-test passed\n");

@@ -142,7 +142,7 @@ def in_a_worker(library: str, x: Array, w: Array, bias: Array) -> Array:
     tensors = Tensors({name: array.array.ctypes.data for name, array in there.items()})
     with prepared(Path(library), exports.CONSTANT.problem.with_runtime(len(x)), tensors) as handle:
         handle.run(tensors, 0)
-        with pytest.raises(Rejected, match="an argument that must point to something is NULL"):
+        with pytest.raises(Rejected, match="a required pointer is NULL"):
             handle.run(replace(tensors, arrays={**tensors.arrays, "x": 0}), 0)
     return np.array(there["y"].array, np.float32)
 
@@ -250,7 +250,7 @@ def released(library: str) -> tuple[str, list[str]]:
 
 
 def test_released_handle_is_refused_and_keeps_its_name(on_cpu: OnHostDriver) -> None:
-    assert on_cpu(released) == ("tested.constant", ["an argument that must point to something is NULL"] * 2)
+    assert on_cpu(released) == ("tested.constant", ["a required pointer is NULL"] * 2)
 
 
 def refused(library: str, what: str) -> None:
@@ -289,7 +289,7 @@ def refused(library: str, what: str) -> None:
     ("what", "error", "words"),
     [
         ("no kernel", LibraryError, "the library has no kernel for this problem"),
-        ("no convolution", LibraryError, "no problem of conv2d: "),
+        ("no convolution", LibraryError, "invalid problem of conv2d: "),
         (
             "a size of more than 32 bits",
             ValueError,
