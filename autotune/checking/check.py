@@ -1,8 +1,9 @@
-"""Does a family keep its promises? Its configs, verified on problems of everything that its header says it serves."""
+"""Verify configs of a family on problems that cover everything that its header supports."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -14,7 +15,6 @@ from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.other_sizes import OtherProblems, runtimes, within
 from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
-from autotune.checking.stopwatch import Stopwatch
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -64,23 +64,19 @@ class _Started:
     on: Evaluator
 
 
-_SANITIZED_EVERY = 4  # of so many cases one runs under sanitizers, where it takes about four times as long
+_SANITIZED_EVERY = 4  # one of so many cases runs under sanitizers, and takes about four times as long there
 _SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
 _SPARE = 3  # configs that a search has compiled in addition to the next one
 _SANITIZED_THREADS = 1 << 15  # of a run under sanitizers, at most
-_ONCE_S = 2.0  # of a run at a further run-time size, that it is expected to take; it is then left out
+_ONCE_S = 2.0  # expected time of a run at a further run-time size, above which it is left out
 _ONCE_THREADS = 3 << 18  # of the runs at further run-time sizes together: a CPU takes 2 us for each
 _VARIANTS = 4  # problems of other sizes after each case
-_QUICK_S = 3.0  # of a case's verification on average, beyond which none is: a CPU takes long for matrix instructions
-_TRIED = 400  # cases, for one that a CPU runs with large arrays in little time
+_QUICK_S = 3.0  # average time of a case, above which none has: a CPU takes long for matrix instructions
+_TRIED = 400  # cases, to find one that a CPU runs with large arrays in little time
 _MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
 _DAY_S = 86400.0
-_LONG_S = 8.0  # of a run, that a larger run-time size is expected to take; it is then left out
-_SANITIZED_SHARE = 0.4  # of the time that verification takes, after which none follows for a while
-
-
-def _no_limit() -> float:
-    return math.inf
+_LONG_S = 8.0  # expected time of a run at a larger run-time size, above which it is left out
+_SANITIZED_SHARE = 0.4  # of the time that verification takes, after which no case is sanitized for a while
 
 
 def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
@@ -93,6 +89,23 @@ def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
             f"give --device host, host:check or cuda:N"
         )
     return evaluator
+
+
+class Stopwatch:
+    """Seconds since it was started: of CPU time, or of the clock if several cores worked.
+
+    So a busy machine counts little more than an idle one.
+    """
+
+    def __init__(self, cpu: Callable[[], float]) -> None:
+        self._cpu = cpu
+        self._begun = time.monotonic(), cpu()
+
+    @property
+    def seconds(self) -> float:
+        """The lesser of the two times."""
+        began, used = self._begun
+        return max(0.0, min(time.monotonic() - began, self._cpu() - used))  # a worker that was replaced used less
 
 
 class FamilyCheck:
@@ -113,8 +126,8 @@ class FamilyCheck:
         checker_of(evaluator)
         self._sanitizing = sanitizing
         self._wait = 1
-        """cases until one is for the sanitizers; the first is not, since its outcome comes sooner without them"""
-        self._left: Callable[[], float] = _no_limit
+        """cases until one runs under sanitizers; the first does not, so that its outcome comes sooner"""
+        self._left: Callable[[], float] = lambda: math.inf
         self._seconds = {False: 0.0, True: 0.0}
         """that verification took, without sanitizers and with them"""
         self._architectures = architectures
@@ -133,7 +146,7 @@ class FamilyCheck:
         self.blocks: dict[tuple[str, int], int] = {}
         """kernel and axis of its grid to the most blocks that it was right with"""
 
-    def rows(self, *, most: int | None = None, left: Callable[[], float] = _no_limit) -> Iterator[CheckRow]:
+    def rows(self, *, most: int | None = None, left: Callable[[], float] = lambda: math.inf) -> Iterator[CheckRow]:
         """Verify case after case until none adds a pair, there were `most`, or no seconds are left; one in any case.
 
         Without a limit of cases, and if it is 0, large problems run too.

@@ -1,5 +1,5 @@
-"""Declarations that no kernel can contradict: inputs without effect, constant outputs, FLOP that do not grow,
-bounds that are far wider than errors.
+"""Warn of declarations that hide errors of kernels: inputs without effect, constant outputs, FLOPs that do not grow,
+bounds that are far wider than the errors.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from autotune.checking.check import CheckRow
 from autotune.errors import TemplateError
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
-from autotune.measurement.unread_inputs import Dependence
+from autotune.measurement.unread_inputs import ALLOWED
 from autotune.operation.declarations import SCALAR
-from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
+from autotune.operation.operation import FILE
 from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem, valid_problems
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
 _DEADLINE_S = 60.0
-_NARROW = 1 << 15  # numbers of at most 16 bits
 _FEW = 127  # different numbers: fewer than half of a byte's 256
-_ALLOWED = 2.0**-8  # largest error that a tolerance should allow, relative to an output: the rounding of bf16
 _PRODUCTS = 16  # of an output for each FLOP: a transposed convolution has as many as its strides skip
 _NEEDED = 0.01  # of a tolerance, less than which no config needs
 _ROOM = 10  # times the largest error that there was, as a tolerance
@@ -37,34 +35,10 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
     if not problems:
         return []
     folder = problems[0].operation.folder
-    warnings = []
+    warnings: list[str] = []
     if in_numpy(problems[0].operation):
         with suppress(TemplateError, WorkerLost):  # of a reference that fails, which each row reports
-            found = _dependence(problems[:_MOST_PROBLEMS])
-            path = folder / NUMPY_REFERENCE
-            warnings += [f"warning: {path}: no output depends on {name}" for name in found.unread]
-            warnings += [f"warning: {path}: {name} is the same for all inputs" for name in found.constant]
-            warnings += [f"warning: {path}: {told}: their test data do not reach all cases" for told in found.unreached]
-            warnings += [
-                f"warning: {folder / DATA}: {name} is the same in every run: a kernel that does not read it passes"
-                for name in found.alike
-            ]
-            warnings += [
-                f"warning: {folder / FILE}: {name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
-                "give its inputs larger `integers`, or check.toml larger problems"
-                for name, size in found.narrow.items()
-                if size < _NARROW
-            ]
-            warnings += [
-                f"warning: {folder / FILE}: cost.flops is {flops} of {problem}, whose outputs depend on about {read} "
-                f"elements of {name}; FLOPs that are too few make a roofline too low"
-                for name, problem, flops, read in found.too_few_flops
-            ]
-            warnings += [
-                f"warning: {folder / FILE}: errors: kernels pass whose {name} is wrong by {100 * allowed:.2g} %"
-                for name, allowed in found.allowed.items()
-                if allowed > _ALLOWED
-            ]
+            warnings += _of_reference(problems[:_MOST_PROBLEMS])
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
     for place, name in enumerate(problems[0].operation.runtime):
         twice = {one: partial(one.with_runtime_at, place, 2 * one.runtime_sizes[place]) for one in problems}
@@ -96,7 +70,7 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
         return []
     declared, source = rows[0].problem.operation, max((row.source for row in rows), key=lambda each: each.error_factor)
     warnings = []
-    if source.error_factor > 1 and (allowed := allowed_error(source)) > _ALLOWED:
+    if source.error_factor > 1 and (allowed := allowed_error(source)) > ALLOWED:
         warnings.append(
             f"warning: {source.config.template}: error_factor = {source.error_factor}: kernels pass whose outputs are "
             f"wrong by {100 * allowed:.2g} %"
@@ -139,11 +113,10 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
     return told
 
 
-def _dependence(problems: Sequence[Problem]) -> Dependence:
-    """Run the reference in a process of its own, as every reference is."""
+def _of_reference(problems: Sequence[Problem]) -> tuple[str, ...]:
+    """Warnings from the reference, which runs in a process of its own, like every reference."""
     worker = Worker()
     try:
-        answer = worker.ask(DependenceRequest(tuple(problems)), _DEADLINE_S)
+        return cast(tuple[str, ...], worker.ask(DependenceRequest(tuple(problems)), _DEADLINE_S))
     finally:
         worker.kill()
-    return cast(Dependence, answer)

@@ -50,13 +50,13 @@ class FalseAlarm:
 
 
 _LANE_FOR_WARP = (
-    "each warp's loads are fenced, joined by __syncwarp and told to the mbarrier by one lane, for which whoever starts "
-    "the copy waits; the tool does not see that one lane arrives for the others: it names nothing where every lane "
-    "arrives by itself"
+    "after a fence and __syncwarp, one lane arrives at the mbarrier for the loads of its whole warp, and the thread "
+    "that starts the copy waits there; the tool does not see that the lane arrives for the others: it reports nothing "
+    "if every lane arrives itself"
 )
 _REGISTER_BARRIER = (
-    "it errs where the number of a full bar.sync is in a register: of a kernel of 50 lines it names 117 hazards so, "
-    "and none where the same number stands in the instruction"
+    "the tool is wrong if the number of a full bar.sync is in a register: it reports 117 hazards of a kernel of 50 "
+    "lines, and none if the instruction has the same number as a constant"
 )
 _RACE, _BULK_COPY = "(Error|Warning): Race", r"cp\.async\.bulk\.shared"
 KNOWN = (

@@ -39,10 +39,10 @@ class LargeProblem:
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
-    """For each layout that there is one of these problems with a larger run-time size; none where no 32-bit size is
-    enough. As many arrays as possible have more than `BEYOND` elements, in the least memory.
+    """One of these problems for each layout, with a larger run-time size; none if no 32-bit size is large enough.
 
-    A CPU has neither the memory nor the time, and runs some blocks only: none that sum over the whole run-time size.
+    As many arrays as possible have more than `BEYOND` elements, in the least memory. A CPU has neither the memory nor
+    the time, and runs only some blocks, if no block sums over the whole run-time size.
     """
     if device.can.cpu and not all(bound.problem.operation.independent for bound in bounds):
         return ()

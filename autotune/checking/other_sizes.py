@@ -7,7 +7,6 @@ A kernel that is wrong at one remainder, or beyond some size, passes whatever nu
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,8 +38,7 @@ _LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple o
 _MODULUS, _VECTOR = 32, 8  # sizes get all remainders by these: of a warp or a tile, and of a vector
 _TRIES = 12  # problems at most, until the family supports one
 _VECTORS = (1, 2, 4, 8)  # elements behind whole tiles: one, or the least that a kernel with vectors supports
-_TILE_PARAMS, _MOST_TILES = 3, 2  # parameters whose product is a tile's extent, and tiles, at most
-_MOST_EXTENT = 1024  # of a tile
+_MOST_EXTENT, _MOST_TILES = 1024, 2  # of a tile, and of tiles along an axis
 _TILES = 24  # sizes to try, until one begins a tile
 
 
@@ -108,18 +106,18 @@ class OtherProblems:
         self._count += 1
         every = 2 if self._count <= 2 * len(self._large) else 4
         found = self._with_large_size(config) if self._count % every == 1 else None
-        if found is None and self._count % 2 == 0:
+        if found is None and self._count % 4 == 0:
             found = self._beyond_tiles(bound, config)
         return found or self._with_remainders(bound, config)
 
     def _beyond_tiles(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
         """A size with one element more than whole tiles: there the number of blocks, or a derived value, grows.
 
-        A tile's extent is a product of parameters.
+        A tile's extent is a parameter, or a product of two.
         """
         values = [value for _, value in config.pairs if isinstance(value, int) and value > 1]
-        chosen = (each for count in range(1, _TILE_PARAMS + 1) for each in itertools.combinations(values, count))
-        extents = sorted({extent for each in chosen if (extent := math.prod(each)) <= _MOST_EXTENT})
+        products = {one * other for one in (1, *values) for other in values}
+        extents = sorted(extent for extent in products if extent <= _MOST_EXTENT)
         places = self._rng.permutation(list(itertools.product(axes(bound.problem), extents)))
         for name, extent in places[:_TILES]:
             whole = int(extent) * int(self._rng.integers(1, _MOST_TILES + 1))

@@ -1,8 +1,8 @@
-"""Covering arrays: few rows out of many, such that every pair of values that a row has is in a chosen one.
+"""Covering arrays: a few of many rows that have every pair of values of all rows.
 
-The rows are all feasible, so a pair that no row has cannot be had. Generators of such arrays (allpairspy, PICT) take
-constraints as a filter while they build rows and give up on pairs that they do not reach; with the feasible rows
-enumerated a greedy choice reaches all, in the order of what each row adds.
+Generators of such arrays (allpairspy, PICT) take constraints as a filter while they build rows, and give up on pairs
+that they do not reach. Here all rows are feasible and known, and a greedy choice reaches every pair; the row that adds
+the most pairs comes first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.int16]
 
 SINGLE = 100
 """The weight of a new value, relative to a new pair: each value is tried before all of its pairs."""
-_FRESH = 256  # gains that are computed anew at once
+_FRESH = 256  # gains that are computed again together
 _CHUNK = 4096  # rows whose gains are computed together; bounds the memory
 
 

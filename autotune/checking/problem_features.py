@@ -25,10 +25,10 @@ from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 
 FILE = "check.toml"
-_NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # that a size is, where no file says more; the first is a plain problem's
-_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # of a size, where all are run-time sizes
+_NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # values of a size without a check.toml; a plain problem has 8
+_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # the same, if all sizes are run-time sizes
 _RUNTIME = (3, 2, 9)
-_MOST_FLOPS = 200_000  # of a unit of the run-time size, where several sizes are crossed and no file says more
+_MOST_FLOPS = 200_000  # of a unit of the run-time size, if several sizes are crossed without a check.toml
 _MOST_SHAPES = 2_000_000
 _KEYS = {"runtime", "words", "rules", "feature"}
 _FEATURE_KEYS = {"name", "sizes", "values", "when", "decides"}
@@ -63,21 +63,21 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Everything but the words of a problem."""
+    """Problems without their words."""
 
     rows: Rows
-    """value indices [shapes, features]; -1 where another feature's value decides"""
+    """value indices [shapes, features]; -1 if another feature's value makes this one irrelevant"""
     sizes: Mapping[str, Column]
-    """the names that expressions see, a value for each row"""
+    """the names that expressions use, a value for each row"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemFeatures:
-    """The file that declares the small problems."""
+    """The content of a check.toml."""
 
     operation: Operation
     runtime: tuple[int, ...]
-    """numbers that run-time sizes have, one problem after the other"""
+    """values of run-time sizes, which problems use in turn"""
     words: Mapping[str, tuple[str, ...]]
     rules: tuple[Bound, ...]
     small: tuple[Bound, ...]
@@ -172,13 +172,8 @@ class ProblemFeatures:
 
 
 @lru_cache
-def problem_features(declared: Operation) -> ProblemFeatures:
-    """An operation's, read once. Raises TemplateError naming the dotted key."""
-    return read_features(declared)
-
-
-def read_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
-    """The features that a folder declares, by default the operation's own; without a file, some values of each size.
+def problem_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
+    """The features that a folder declares, by default the operation's own; without a check.toml, values of each size.
 
     Raises TemplateError naming the dotted key, or if there are too many sizes without a file.
     """

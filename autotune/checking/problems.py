@@ -1,7 +1,7 @@
 """Small problems that a family's `supports` admits: every feature of a problem, and pairs of features.
 
-Nothing is taken from a list of layers: the operation's features are crossed, what breaks a rule, takes long or is
-refused by `supports` is left out, and problems are drawn such that all pairs of features that are left occur.
+The operation's features are crossed. Problems that break a rule, take long, or are refused by `supports` are left out.
+The others are chosen so that each of their pairs of features occurs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Value
 
-_POOL = 4000  # problems of the product among which the greedy choice is made, in addition to one for each pair
-_ACTIVATED = 2000  # shapes, at random, that each activation is tried on: all are of one, and it sees none of them
-_PLACE = ""  # a column in addition to the columns of sizes
+_POOL = 4000  # random problems that the greedy choice is made from, in addition to one for each pair
+_ACTIVATED = 2000  # random shapes that each activation is tried on: a shape does not affect an activation
+_PLACE = ""  # a further column, with the numbers of rows
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
 """`supports` and the derived names with known words folded in, and the shapes that satisfy them."""
-_TRIES = 400  # problems that may turn out to have no config before the others are left out
+_TRIES = 400  # problems without a config, after which the others are left out
 
 
 @dataclass(frozen=True, slots=True)

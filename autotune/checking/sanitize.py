@@ -107,9 +107,8 @@ class Verdict:
 class Sanitizer(Protocol):
     """A sanitizer for winners."""
 
-    @property
-    def tool_count(self) -> int:
-        """Verdicts of each winner."""
+    tool_count: int
+    """verdicts of each winner"""
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """A verdict for each winner and tool, in the winners' order."""
@@ -123,11 +122,7 @@ class HostCheck:
 
     def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
         self._evaluator, self._small_n = evaluator, small_n
-
-    @property
-    def tool_count(self) -> int:
-        """One: all of these at once."""
-        return 1
+        self.tool_count = 1
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Verify each kernel for few images."""
@@ -192,14 +187,10 @@ class ComputeSanitizer:
     ) -> None:
         self._program, self._device, self._evaluator, self._jobs = program, device, evaluator, jobs
         self._tools, self._small_n, self._logs = tools, small_n, logs
+        self.tool_count = len(tools)
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(jobs):
             self._slots.put(slot)
-
-    @property
-    def tool_count(self) -> int:
-        """The number of tools."""
-        return len(self._tools)
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Run each kernel under each tool, compiled with line numbers."""

@@ -17,13 +17,12 @@ from autotune.api.sanitizers import open_sanitizer
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
-from autotune.checking.check import CheckRow, FamilyCheck, checker_of, hint_at_reference
+from autotune.checking.check import CheckRow, FamilyCheck, Stopwatch, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
 from autotune.checking.dependence import doubtful_declarations, loose_tolerance
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
-from autotune.checking.stopwatch import Stopwatch
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, Number, family_names, run_on
 from autotune.cli.output import note
 from autotune.cli.progress import counting

@@ -1,6 +1,6 @@
 """verify -> measure: take samples of one kernel until there are enough -> `Timing`.
 
-A stopping criterion is a pure object: it depends only on the samples so far.
+The stopping criterion depends only on the samples so far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from autotune.devices.device import Health, Sample
 from autotune.trial import Launching, Timing
@@ -27,23 +26,22 @@ _JUDGED_AFTER = 20  # clocks needed for a median
 _JUDGED_EVERY = 5  # rounds
 
 
-class Criterion(Protocol):
-    """Decides when a list of samples is enough."""
-
-    def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether to stop after these samples."""
-
-
 @dataclass(frozen=True, slots=True)
 class Converged:
-    """Stop when the median's 95 % confidence half-width is small, or when time or samples run out."""
+    """Stop when the median's 95 % confidence half-width is small, or when time or samples run out.
 
+    Stop at once if even the fastest sample is far behind the best kernel, and soon if the kernel is certainly behind:
+    only the times of the top trials need to be precise, because the order of slower kernels decides nothing.
+    """
+
+    best_us: float = math.inf
+    """the best kernel's time"""
     relative: float = 0.01
     """half-width over median"""
     absolute_us: float = 0.5
     """half-width that is always precise enough: the resolution of device events"""
     least: int = 5
-    """samples, before the first decision"""
+    """samples, before the median counts as precise or the kernel as certainly behind"""
     most: int = 50
     """samples"""
     budget_us: float = 1_000_000.0
@@ -52,35 +50,18 @@ class Converged:
     """samples between two decisions"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether the samples' median is precise enough."""
+        """Whether to stop after these samples."""
         count = len(samples_us)
-        if count >= self.most or (count >= self.least and sum(samples_us) >= self.budget_us):
+        if lost(samples_us, self.best_us) or count >= self.most:
             return True
-        if count < self.least or (count - self.least) % self.batch:
+        if count < self.least:
+            return False
+        if sum(samples_us) >= self.budget_us or surely_behind(samples_us, self.best_us):
+            return True
+        if (count - self.least) % self.batch:
             return False
         goal = max(self.relative * statistics.median(samples_us), self.absolute_us)
         return median_half_width(samples_us) <= goal
-
-
-@dataclass(frozen=True, slots=True)
-class Race:
-    """Stop at once if the first sample is far behind the best kernel, soon if the kernel is certainly behind, else as
-    `then`.
-
-    Only the times of the top trials need to be precise, because the order of slower kernels decides nothing.
-    """
-
-    best_us: float
-    then: Criterion
-    least: int = 5
-    """samples, before a kernel counts as certainly behind"""
-
-    def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether the kernel is out of the race or the samples suffice."""
-        if lost(samples_us, self.best_us):
-            return True
-        behind = len(samples_us) >= self.least and surely_behind(samples_us, self.best_us)
-        return behind or self.then.enough(samples_us)
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
@@ -169,7 +150,7 @@ class Clocks:
         return low
 
 
-def measure(samples: Samples, criterion: Criterion) -> None:
+def measure(samples: Samples, criterion: Converged) -> None:
     """Take samples until the criterion is met."""
     while not criterion.enough(samples.samples_us):
         samples.add()

@@ -1,12 +1,12 @@
-"""An operation's reference in numpy: `reference.py` of its folder, computed in float64 on the host.
+"""Run an operation's reference in NumPy, `reference.py` in its folder, in float64 on the host.
 
-It has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes; behind it
-come the arrays that are read in the operation's order, float64 in the declared shapes, None where the problem has none;
-a scalar is a float. It must not write to them.
-`data.py` next to it has `data(p, random)`, which returns by name the test data of arrays with `fill = "data"`.
-It returns the output, of its shape; for an operation of the error model `multilinear` a pair of that and of the
-sums of the terms' magnitudes, or a triple with the number of products of each output, where padding leaves fewer than
-`reduction`. Of several outputs it returns as many of these, in the operation's order.
+The file has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes. The
+other arguments are the inputs in the operation's order: float64 arrays in the declared shapes, None for an array that
+the problem lacks, a float for a scalar. The function must not write to them. It returns the output. With the error
+model `multilinear`, it returns a pair, the output and the sums of its terms' magnitudes, or a triple that also has the
+number of products of each output, if padding leaves fewer than `reduction`. For several outputs it returns a tuple.
+
+The file `data.py` has `data(p, random)`, which returns a dict with the test data of arrays with `fill = "data"`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
 }
 """Functions in the expressions of activations, for arrays; an operation's reference may import them."""
 _FUNCTION = "reference"
-_ROUNDED = 1e-6  # of a magnitude, that a reference may lose where its sums are rounded
-_LEAST_S, _MOST_S = 20.0, 140.0  # that a reference may take; a layer has two, and 300 s
-_FLOPS_PER_S = 1e5  # of loops in Python, on a busy machine
+_ROUNDED = 1e-6  # of a magnitude, by which rounded sums may be too small
+_LEAST_S, _MOST_S = 20.0, 140.0  # limits of a reference's time; a layer has two references, and 300 s
+_FLOPS_PER_S = 1e5  # speed of loops in Python on a busy machine
 
 
 def in_numpy(declared: Operation) -> bool:
@@ -78,18 +78,18 @@ def _reference(declared: Operation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """An output as it must be, flat."""
+    """The expected values of an output, flat."""
 
     output: Array
     value: Doubles
     unit: Doubles
-    """the unit of its error"""
+    """the unit of each element's error"""
     products: Doubles
-    """how many products it sums"""
+    """the number of products of each element"""
 
 
 class _Names(SimpleNamespace):
-    """The problem as a reference sees it."""
+    """The argument `p` of a reference."""
 
     def __getattr__(self, name: str) -> object:
         """Raise the error for an unknown name."""
@@ -97,10 +97,10 @@ class _Names(SimpleNamespace):
 
 
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: bool = True) -> tuple[Expected, ...]:
-    """The outputs and what their errors are measured in; `inputs` are flat, and of an array that is changed as before.
+    """The expected outputs; `inputs` are flat, with the content of a changed array before the run.
 
-    `finite` says whether outputs must be numbers. Raises TemplateError where the function is none, fails, takes too
-    long or gives something of another shape.
+    `finite`: outputs must be finite. Raises TemplateError if there is no such function, if it fails, takes too long or
+    returns something of another shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
@@ -110,7 +110,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
     try:
         with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
             found = function(_Names(**problem.names()), *given)
-    except BaseException as error:  # also one that is meant to end the process, which is not the reference's
+    except BaseException as error:  # also SystemExit: the process is not the reference's own
         raise TemplateError(f"{path}: {_line(error, path)}{_FUNCTION} on {problem}: {_words(error)}") from error
     outputs = problem.outputs
     several: object = (found,) if len(outputs) == 1 else found
@@ -121,9 +121,9 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
 
 
 def _given(array: Array | None, values: Doubles | None) -> Doubles | float | None:
-    """An argument of the function: a scalar's number, an array's elements in its shape, None if the problem lacks it.
+    """An argument of the function: a scalar's number, a read-only array in its shape, None if the problem lacks it.
 
-    They are not to be written to: the magnitudes of what is changed in place would be too large, unnoticed.
+    A reference that changed its inputs could return magnitudes that are too large, without an error.
     """
     if array is None or values is None:
         return None
@@ -136,7 +136,7 @@ def _given(array: Array | None, values: Doubles | None) -> Doubles | float | Non
 
 @contextmanager
 def _within(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in what takes longer, once it is back in Python; in a process's first thread only."""
+    """Raise TimeoutError in code that takes longer, at its next Python instruction; only in a main thread."""
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"it did not end within {limit_s:.0f} s")
@@ -162,12 +162,8 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line, even if its own `__str__` fails."""
-    try:
-        said = str(error)
-    except BaseException as within:  # noqa: BLE001 - the reference's own code, as its functions are
-        said = f"its text raises {type(within).__name__}"
-    return " ".join(f"{type(error).__name__}: {said}".split())
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _kind(found: object) -> str:
@@ -205,7 +201,7 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
 
 
 def _checked(part: object, output: Array, declared: Operation, what: str = "", *, finite: bool = True) -> Doubles:
-    """The result for an output or its magnitudes, as doubles of the declared shape, each a number if `finite`."""
+    """The result for an output or its magnitudes, as doubles in the declared shape; finite numbers, if `finite`."""
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)
@@ -234,10 +230,9 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "", *
 
 
 def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
-    """The test data of arrays with `fill = "data"`, flat and as stored: what the function `data(p, random)` of the
-    operation's data.py gives by name.
+    """The test data of arrays with `fill = "data"`, flat and as stored, from `data(p, random)` in data.py.
 
-    Raises TemplateError where it is missing, fails or gives something else.
+    Raises TemplateError if the function is missing, fails or returns something else.
     """
     wanted = {array.name: array for array in problem.filled if array.fill == "data"}
     if not wanted:
@@ -249,7 +244,7 @@ def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
     function = _executed(path, text).get("data")
     try:
         with _within(_LEAST_S):
-            found = function(_Names(**problem.names()), np.random.default_rng(seed))  # type: ignore[operator]  # told below
+            found = function(_Names(**problem.names()), np.random.default_rng(seed))  # type: ignore[operator]  # its error is reported below
     except BaseException as error:
         raise TemplateError(f"{path}: {_line(error, path)}data(p, random) on {problem}: {_words(error)}") from error
     if not isinstance(found, Mapping) or found.keys() != wanted.keys():
@@ -266,7 +261,7 @@ def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
 
 
 def _executed(path: Path, text: str) -> Mapping[str, object]:
-    """The names that a file of the operation defines."""
+    """The global names of one of the operation's files."""
     names: dict[str, object] = {}
     try:
         with _within(_LEAST_S):
@@ -282,10 +277,7 @@ def _function(declared: Operation) -> Callable[..., object]:
     wanted = f"{path}: expected a function {_FUNCTION}(p, {', '.join(declared.inputs)})"
     if not callable(function):
         raise TemplateError(wanted)
-    try:
-        takes = inspect.signature(function)
-    except ValueError:  # of a function that is no Python
-        return function
+    takes = inspect.signature(function)
     try:
         takes.bind(None, *declared.inputs)
     except TypeError:

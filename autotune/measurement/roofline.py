@@ -23,9 +23,8 @@ _FFMA_SHARES = {"fp16-acc16": 4.0}
 """The factor on FFMA's rate for a class without tensor cores, if not 1: HFMA2 computes two products per instruction,
 and on 8.0 it issues twice as often (CUDA C++ Programming Guide, throughput of arithmetic instructions).
 """
-_LEAST_COLUMNS = (
-    8  # minimum number of outputs for which a tensor core uses one input: n of mma.sync and wgmma (PTX ISA)
-)
+_LEAST_COLUMNS = 8
+"""The minimum number of outputs for which a tensor core uses one input: n of mma.sync and wgmma (PTX ISA)."""
 
 
 @dataclass(frozen=True, slots=True)

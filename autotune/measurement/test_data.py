@@ -25,10 +25,7 @@ _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so t
 _MEAN = 100.0  # around which numbers lie whose spread is 1: a float's squares then lose most digits of the spread
 _LEAST_FRACTION_BITS = 7  # of a type that holds such numbers, NaN and infinities
 _LARGE, _F16_LARGE = 64.0, 4.0  # times normal numbers; sums in f16 stay below 65504
-_SMALL, _F16_SMALL = (
-    2.0**-40,
-    2.0**-12,
-)  # times normal numbers; half of the numbers in f16, and their sums, are denormal
+_SMALL, _F16_SMALL = 2.0**-40, 2.0**-12  # times normal numbers; half of those in f16, and their sums, are denormal
 _SMALL_OF_TOLERANCE = 2.0**-10  # times normal numbers, where a constant such as an epsilon counts
 _EXTREME, _F16_EXTREME = 2.0**100, 2.0**13  # that no sentinel such as -1e30 exceeds; an f16 holds four times as much
 _TINY = {"f32": 2.0**-140, "bf16": 2.0**-130, "f16": 2.0**-20, "f64": 2.0**-1060}  # makes numbers denormal

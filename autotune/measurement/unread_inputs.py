@@ -1,48 +1,31 @@
-"""Find inputs of an operation with a NumPy reference that change no output, outputs that test data do not reach, and
-tolerances that are large for what the reference returns.
+"""Run an operation's NumPy reference to find inputs that change no output, outputs that the test data do not reach,
+tolerances that are large for the outputs, and FLOPs that are too few.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from autotune.measurement.numpy_reference import Doubles, given_data, numpy_reference
 from autotune.operation.declarations import DRAWN, Array
+from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
 from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 
+ALLOWED = 2.0**-8
+"""The largest error that a tolerance should allow, relative to an output: the rounding of bf16."""
+_NARROW = 1 << 15  # numbers of at most 16 bits
 _DRAWS = 8  # of all inputs, before an element of an output counts as one that none of them changes
 _MOST_ELEMENTS = 1 << 16  # of an output whose elements are compared
 _READ = 2  # elements of an input for each FLOP, beyond which there are too few FLOPs
 _CHANGED = 32  # elements of an input that are changed, one at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Dependence:
-    """Inputs on which no output depends, and outputs that no input changes, by name."""
-
-    unread: tuple[str, ...]
-    constant: tuple[str, ...]
-    unreached: tuple[str, ...]
-    """outputs with elements that no input changes, in words; of operations with arrays of integers, which may be
-    indices
-    """
-    narrow: Mapping[str, float]
-    """outputs of integers of more than 16 bits, and their largest magnitude"""
-    allowed: Mapping[str, float]
-    """outputs with a tolerance, and the error that it allows / the magnitude of the output"""
-    alike: tuple[str, ...]
-    """arrays for which data.py gives the same numbers whatever `random` is"""
-    too_few_flops: tuple[tuple[str, str, int, int], ...]
-    """an input, a problem, its FLOPs, and the larger number of the input's elements on which outputs depend"""
-
-
-def dependence(problems: Sequence[Problem]) -> Dependence:
-    """Draw each input again on these problems, and compare the reference's outputs.
+def doubtful_data(problems: Sequence[Problem]) -> list[str]:
+    """Draw each input again on these problems, compare the reference's outputs, and return warnings.
 
     Raises TemplateError if the reference fails.
     """
@@ -53,27 +36,43 @@ def dependence(problems: Sequence[Problem]) -> Dependence:
     for problem in problems:
         if read >= inputs.keys() and changing >= outputs.keys():
             break
-        for changed, output in _effects(problem):
+        for changed, output_name in _effects(problem):
             read.add(changed)
-            changing.add(output)
-    reached = _reach(problems)
-    return Dependence(
-        tuple(name for name in inputs if name not in read),
-        tuple(name for name in outputs if inputs and name not in changing),
-        tuple(told for output, told, _ in reached if told and output.name in changing),
-        {output.name: size for output, _, size in reached if _is_wide(output)},
-        _allowed(problems) if problems[0].operation.bounds.model == "tolerance" else {},
-        _alike(problems),
-        tuple(_too_few_flops(problems)),
-    )
+            changing.add(output_name)
+    declared = problems[0].operation
+    reference, file = (f"warning: {declared.folder / name}" for name in (NUMPY_REFERENCE, FILE))
+    warnings = [f"{reference}: no output depends on {name}" for name in inputs if name not in read]
+    if inputs:
+        warnings += [f"{reference}: {name} is the same for all inputs" for name in outputs if name not in changing]
+    for output, unreached, size in _reach(problems):
+        if unreached and output.name in changing:
+            warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
+        if _is_wide(output) and size < _NARROW:
+            warnings.append(
+                f"{file}: {output.name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
+                "give its inputs larger `integers`, or check.toml larger problems"
+            )
+    warnings += [
+        f"warning: {declared.folder / DATA}: {name} is the same in every run: a kernel that does not read it passes"
+        for name in _alike(problems)
+    ]
+    warnings += [f"{file}: {words}" for words in _too_few_flops(problems)]
+    allowed = _allowed(problems) if declared.bounds.model == "tolerance" else {}
+    warnings += [
+        f"{file}: errors: kernels pass whose {name} is wrong by {100 * error:.2g} %"
+        for name, error in allowed.items()
+        if error > ALLOWED
+    ]
+    return warnings
 
 
 def _is_wide(output: Array) -> bool:
+    """Whether it has integers of more than 16 bits."""
     return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
 
 
-def _too_few_flops(problems: Sequence[Problem]) -> Iterator[tuple[str, str, int, int]]:
-    """The input that has the most elements for each FLOP, if outputs depend on more elements than there are FLOPs.
+def _too_few_flops(problems: Sequence[Problem]) -> Iterator[str]:
+    """The input with the most elements for each FLOP, in words, if outputs depend on more of them than that.
 
     Some elements are changed one at a time, because a table may have more elements than are looked up.
     """
@@ -91,7 +90,10 @@ def _too_few_flops(problems: Sequence[Problem]) -> Iterator[tuple[str, str, int,
         read += any(not np.array_equal(one.value, other.value) for one, other in zip(before, after, strict=True))
     elements = array.elements * read // _CHANGED
     if elements > _READ * problem.flops:
-        yield array.name, str(problem), problem.flops, elements
+        yield (
+            f"cost.flops is {problem.flops} of {problem}, whose outputs depend on about {elements} elements of "
+            f"{array.name}; if FLOPs are too few, the roofline is too low"
+        )
 
 
 def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from autotune.measurement.calibrate import calibrate
 from autotune.measurement.dispatcher_check import ChoicesRequest, choices
 from autotune.measurement.end_to_end_timer import EndToEndRequest, measure_end_to_end
 from autotune.measurement.some_blocks import run_some_blocks
-from autotune.measurement.unread_inputs import dependence
+from autotune.measurement.unread_inputs import doubtful_data
 from autotune.measurement.verify import Verifier
 from autotune.problem import Problem
 from autotune.trial import Measured
@@ -83,7 +83,7 @@ class WorkerServer:
             case ChoicesRequest():
                 return choices(self._opened(), request)
             case DependenceRequest(problems):
-                return dependence(problems)
+                return tuple(doubtful_data(problems))
 
     def _opened(self) -> Device:
         if self._device is None:

@@ -17,7 +17,6 @@ from autotune.family.source import KernelSource
 from autotune.measurement.benchmark import (
     Clocks,
     Converged,
-    Race,
     Samples,
     close_contest,
     interleave,
@@ -284,7 +283,7 @@ class LayerBench:
             # first passes and passes on other data differ by a few per cent, too little to make a slow kernel win
             first = (runs[0], *later) if surely_behind([run.us for run in later], best_us) else runs[1:]
         samples = Samples(partial(self._timed, passes, cold=cold), self._clocks, first)
-        measure(samples, Race(best_us, Converged()))
+        measure(samples, Converged(best_us))
         timing = samples.timing(request.cache, device.health(), passes=passes.count, launch=passes.launch)
         too_slow = lost(timing.samples_us, best_us)
         if not (too_slow or surely_behind(timing.samples_us, best_us)):

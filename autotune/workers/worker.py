@@ -27,7 +27,6 @@ from autotune.family.source import KernelSource
 from autotune.measurement.calibrate import Calibration
 from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
 from autotune.measurement.end_to_end_timer import EndToEndRequest, EndToEndTiming
-from autotune.measurement.unread_inputs import Dependence
 from autotune.problem import Problem
 from autotune.tempdirs import temporary_folder
 from autotune.trial import ErrorStats, Measured, Timing
@@ -142,7 +141,7 @@ class CalibrateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DependenceRequest:
-    """Run an operation's NumPy reference on these problems. Answer: Dependence."""
+    """Run an operation's NumPy reference on these problems. Answer: warnings about its declaration."""
 
     problems: tuple[Problem, ...]
 
@@ -170,7 +169,7 @@ Reply = (
     | Calibration
     | EndToEndTiming
     | Choices
-    | Dependence
+    | tuple[str, ...]
     | None
 )
 

@@ -18,7 +18,6 @@ from autotune.devices.device import Health, Sample
 from autotune.measurement.benchmark import (
     Clocks,
     Converged,
-    Race,
     Samples,
     close_contest,
     interleave,
@@ -54,7 +53,7 @@ TWO_CLOCKS = (
 )
 
 
-def stops_after(samples_us: Sequence[float], criterion: Converged | Race) -> int | None:
+def stops_after(samples_us: Sequence[float], criterion: Converged) -> int | None:
     """The samples of a list that the criterion uses; None if the list is not enough."""
     return next((count for count in range(len(samples_us) + 1) if criterion.enough(samples_us[:count])), None)
 
@@ -158,14 +157,14 @@ def test_the_interval_narrows_with_the_root_of_the_samples() -> None:
 
 
 def test_a_race_ends_at_the_first_hopeless_sample() -> None:
-    assert stops_after([301.0, 299.0], Race(100.0, Converged())) == 1
-    assert stops_after([300.0, *[299.0] * 9], Race(100.0, Converged())) == 5
+    assert stops_after([301.0, 299.0], Converged(100.0)) == 1
+    assert stops_after([300.0, *[299.0] * 9], Converged(100.0)) == 5
 
 
 def test_only_the_leaders_are_timed_to_the_end() -> None:
     wavering = [110.0, 118.0, 106.0, 121.0, 113.0, 109.0, 117.0, 120.0] * 8
-    assert stops_after(wavering, Race(100.0, Converged())) == 5, "surely behind"
-    assert stops_after(wavering, Race(104.0, Converged())) == stops_after(wavering, Converged()) != 5
+    assert stops_after(wavering, Converged(100.0)) == 5, "surely behind"
+    assert stops_after(wavering, Converged(104.0)) == stops_after(wavering, Converged()) != 5
 
 
 def at_clocks(*clocks_mhz: float) -> Samples:
@@ -216,7 +215,7 @@ def test_a_race_is_not_lost_by_one_slow_sample() -> None:
     assert not lost([], 100.0)
 
 
-def measured(samples_us: Iterator[float], criterion: Converged | Race) -> Timing:
+def measured(samples_us: Iterator[float], criterion: Converged) -> Timing:
     """The measurement from samples of a device without a clock or sensors."""
     samples = Samples(lambda: Sample(next(samples_us)), Clocks())
     measure(samples, criterion)
@@ -240,7 +239,7 @@ def test_a_short_kernels_first_run_says_nothing_and_a_long_ones_does() -> None:
 
 
 def test_a_lost_race_keeps_its_one_time() -> None:
-    timing = measured(iter([500.0, 500.0]), Race(100.0, Converged()))
+    timing = measured(iter([500.0, 500.0]), Converged(100.0))
     assert (timing.samples_us, timing.median_us, timing.q1_us, timing.q3_us) == ((500.0,), 500.0, 500.0, 500.0)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.checking.pairwise import Covering
-from autotune.checking.problem_features import FILE, problem_features, read_features
+from autotune.checking.problem_features import FILE, problem_features
 from autotune.checking.problems import derive
 from autotune.devices.device import DeviceInfo
 from autotune.errors import TemplateError
@@ -85,7 +85,7 @@ def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
 def test_mistakes_are_told_by_key(tmp_path: Path, old: str, new: str, complaint: str) -> None:
     (tmp_path / FILE).write_text(changed(TEXT, (old, new)))
     with pytest.raises(TemplateError) as raised:
-        read_features(operation(CONV2D), tmp_path)
+        problem_features(operation(CONV2D), tmp_path)
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -93,13 +93,13 @@ def test_mistakes_are_told_by_key(tmp_path: Path, old: str, new: str, complaint:
 def test_rules_that_leave_no_problem_are_told(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(changed(TEXT, ("[rules]", '[rules]\n"too small" = "c > 5000"')))
     with pytest.raises(TemplateError, match=r"its rules and those of operation\.toml refuse each of the \d+ problems"):
-        read_features(operation(CONV2D), tmp_path).shapes()
+        problem_features(operation(CONV2D), tmp_path).shapes()
 
 
 def test_problems_of_many_sizes_are_small_without_a_file_too(tmp_path: Path) -> None:
     """4224 channels of 128 x 128 pixels, crossed with 33 x 33 taps, would take a CPU hours."""
     declared = read_operation(declare(tmp_path, "gradient", weight_gradient.DECLARATION))
-    sizes = {name: column.astype(np.int64) for name, column in read_features(declared).shapes().sizes.items()}
+    sizes = {name: column.astype(np.int64) for name, column in problem_features(declared).shapes().sizes.items()}
     p, q = sizes["h"] - sizes["r"] + 1, sizes["w"] - sizes["s"] + 1
     flops = 2 * sizes["c"] * sizes["k"] * sizes["r"] * sizes["s"] * p * q
     assert 100_000 < flops.max() <= 200_000

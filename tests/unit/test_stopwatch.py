@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from autotune.checking.stopwatch import Stopwatch
+from autotune.checking.check import Stopwatch
 from autotune.devices.host_machine import process_seconds, tree_seconds
 
 WORK = "import time\nwhile time.process_time() < 0.2: pass"
