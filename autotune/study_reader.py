@@ -26,11 +26,12 @@ NAME_CHARACTERS = 100
 PAIRS = ("stride", "pad", "dilation")
 """Keys of conv2d's layers that stand for two sizes: `stride` for stride_h and stride_w."""
 _LAYER_KEYS = {"name", "op", "count"}
-_STUDY_VALUES = {
-    *("name", "op", "accuracy", "trials", "time_budget_s", "seed", "sampler", "templates", "workspace_limit_bytes"),
-    *("spill_limit_bytes", "trials_total", "time_budget_total_s", "end_to_end", "warm_start", "prune"),
-    "min_gain",
-}
+VALUES = (
+    *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
+    *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
+)
+"""Keys of a study with the names of the fields of `Study`, in the order of a written file."""
+_STUDY_VALUES = {"name", "op", END_TO_END, *VALUES}
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
 _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "reported", "trials"}

@@ -10,14 +10,10 @@ from dataclasses import fields, replace
 from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Layer, Problem
 from autotune.study import EndToEnd, Measure, Study
-from autotune.study_reader import PAIRS, FindOperation, parse_study
+from autotune.study_reader import PAIRS, VALUES, FindOperation, parse_study
 from autotune.trial import END_TO_END, Value
 
 _STUDY = {field.name: field.default for field in fields(Study)}
-_KEYS = (
-    *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
-    *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
-)
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -36,7 +32,7 @@ def known_to(study: Study) -> FindOperation:
 def study_toml(study: Study) -> str:
     """The text of a study file without default values."""
     lines = [f"name = {_toml(study.name)}"]
-    lines += [f"{key} = {_toml(getattr(study, key))}" for key in _KEYS if getattr(study, key) != _STUDY[key]]
+    lines += [f"{key} = {_toml(getattr(study, key))}" for key in VALUES if getattr(study, key) != _STUDY[key]]
     if study.end_to_end is not None:
         lines.append(f"{END_TO_END} = true")
     if study.measure != Measure():

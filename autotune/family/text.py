@@ -86,8 +86,8 @@ class Includes:
     def __init__(self) -> None:
         self._named: dict[tuple[str, tuple[Path, ...]], dict[str, str]] = {}
         """name and folders, in order, to the files that the name may stand for"""
-        self._read: dict[str, tuple[str, tuple[tuple[int, str, bool], ...]]] = {}
-        """file to its text and the includes of the text"""
+        self._texts: dict[str, str] = {}
+        """file to its text"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
         """Name and text of every file that a body includes or imports macros from, directly or through other files.
@@ -99,8 +99,8 @@ class Includes:
         shared = shipped("templates")
         folders = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its parts
 
-        def visit(where: Path | str, content: str, included: Iterable[tuple[int, str, bool]]) -> None:
-            for start, name, imported in included:
+        def visit(where: Path | str, content: str) -> None:
+            for start, name, imported in _included(content):
                 try:
                     named = self._files(name, (shared,) if imported else folders)
                 except TemplateError as error:
@@ -109,18 +109,20 @@ class Includes:
                 for each, file in named.items():
                     if each in files:
                         continue
-                    files[each] = ""
-                    if file not in self._read:
-                        read = read_text(Path(file), TemplateError)
-                        if each == EPILOGUE:
-                            read += _missing_activations(read)
-                        self._read[file] = read, _included(read)
-                    visit(file, *self._read[file])
+                    files[each] = ""  # so that a circle of includes ends
+                    visit(file, self._text(file))
                     del files[each]
-                    files[each] = self._read[file][0]  # after its own includes
+                    files[each] = self._text(file)  # after its own includes
 
-        visit(path, text, _included(text))
+        visit(path, text)
         return tuple(files.items())
+
+    def _text(self, file: str) -> str:
+        """The text of a file; the shared epilogue gets the activations that are not written by hand."""
+        if file not in self._texts:
+            text = read_text(Path(file), TemplateError)
+            self._texts[file] = text + (_missing_activations(text) if Path(file).name == EPILOGUE else "")
+        return self._texts[file]
 
     def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
         """The files that an include may name; a file in an earlier folder hides its namesakes in later ones.
