@@ -100,32 +100,21 @@ def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
     require_torch()
 
 
-@contextmanager
-def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
-    """Wait while another process tunes this study on such a device into this database; `waits` may raise to give up."""
-    owned = (store.path.resolve(), study.name, info.identity)
-    with study_lock(cache_folder() / "locks", *owned, waits=waits):
-        yield
-
-
 _LOOK_EVERY_S = 0.2
 _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 
 @contextmanager
-def study_lock(
-    folder: Path,
-    *owned: object,
-    waits: Callable[[], None],
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
-    """Acquire the lock that `owned` identifies: a lock on a file in `folder`, which ends with the process.
+def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
+    """Wait while another process tunes this study on such a device into this database.
 
     Two concurrent runs of one study would propose the same configs under the same numbers; the later run finds them
-    done when it gets the lock. `waits` is called before every further attempt, and may raise to give up. Raises
-    StoreError if the folder cannot be written.
+    done when it gets the lock. It is a lock on a file in the cache folder, which ends with the process. `waits` is
+    called before every further attempt, and may raise to give up. Raises StoreError if the folder cannot be written.
     """
+    owned = (store.path.resolve(), study.name, info.identity)
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]
+    folder = cache_folder() / "locks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("ab")
@@ -138,7 +127,7 @@ def study_lock(
                 break
             except BlockingIOError:
                 waits()
-                sleep(_LOOK_EVERY_S)
+                time.sleep(_LOOK_EVERY_S)
             except OSError as error:  # on a file system without locks
                 raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
         yield

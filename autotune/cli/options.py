@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,17 +85,6 @@ def refuse_with(flag: str, *names: str) -> None:
         raise click.UsageError(f"{flag}: {' and '.join(options)} has no effect; leave it out")
 
 
-class Number(click.FloatRange):
-    """A float in a range; NaN is rejected."""
-
-    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number. Fails for NaN."""
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail("nan is not a number.", param, ctx)
-        return number
-
-
 def numbers_of(
     expected: str, least: int, most: int, *, between: str = ",", prefix: str = ""
 ) -> Callable[[object], tuple[int, ...]]:
@@ -148,7 +136,7 @@ DIRECTORIES = click.option(
     "--family-dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of kernel families."
 )
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel compilers; default: one per core.")
-SECONDS = Number(min=0, min_open=True)
+SECONDS = click.FloatRange(min=0, min_open=True)
 SHOWN_ROWS = 10
 """rows of a long answer without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")

@@ -21,7 +21,6 @@ from autotune.cli.options import (
     LAYERS,
     SECONDS,
     STUDY,
-    Number,
     run_on,
 )
 from autotune.cli.output import note
@@ -66,7 +65,7 @@ FINALS_SECONDS = click.option(
 )
 @click.option(
     "--min-gain",
-    type=Number(0, 1, min_open=True, max_open=True),
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
 @FAMILIES

@@ -111,8 +111,6 @@ def path_of(name: str | Path) -> Path:
         raise StoreError(f"{one_line(name)}: results are kept in an SQLite file; give its path")
     if name in ("", ":memory:"):
         raise StoreError("a database in memory would be lost at the end; give the path of a file")
-    if "\0" in name:
-        raise StoreError(f"{one_line(name)}: a path cannot contain a null character")
     return Path(name)
 
 

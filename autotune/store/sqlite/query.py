@@ -29,8 +29,6 @@ FILE_ERRORS = frozenset(
     }
 )
 """Errors that are not caused by the statement."""
-MOST_VALUE_BYTES = 1 << 26
-"""Largest size of one text or blob."""
 _STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
 _WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
@@ -55,8 +53,6 @@ def run_query(database: Database, sql: str, *, within_s: float | None = None) ->
         closing(connect_for_reading(database.file, database.timeout_s)) as raw,
     ):
         first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # has the file open, and closes it last
-        raw.text_factory = _lenient
-        raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # makes both, which the guard would refuse
         raw.set_authorizer(guard.allows)
         raw.set_progress_handler(guard.is_late, _STEPS)
@@ -115,7 +111,3 @@ def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator
 
 def _shown(sql: str) -> str:
     return shortened(one_line(sql))
-
-
-def _lenient(text: bytes) -> str:
-    return text.decode("utf-8", "replace")

@@ -59,13 +59,10 @@ def test_no_file_to_read(tmp_path: Path) -> None:
 
 
 def test_a_path_that_begins_with_two_slashes(tmp_path: Path) -> None:
-    """SQLite takes the text after the two slashes of a URI for a host name, and quoted it with its password."""
+    """SQLite takes the text after the two slashes of a URI for a host name."""
     with Store(f"/{tmp_path}/results.db") as store:
         open_scope(store)
     assert (tmp_path / "results.db").is_file()
-    with pytest.raises(StoreError, match=r"^//u:\*\*\*@h/x.db: ") as raised, Store("//u:secret@h/x.db") as store:
-        open_scope(store)
-    assert "secret" not in str(raised.value)
 
 
 def test_an_empty_file_is_filled_but_not_read(tmp_path: Path) -> None:
@@ -229,7 +226,6 @@ def test_an_exclusive_lock_while_opening(path: Path, create: bool) -> None:
         ("sqlite:///a.db", "give its path"),
         ("", "in memory"),
         (":memory:", "in memory"),
-        ("a\0b", "null character"),
     ],
 )
 def test_a_url_that_is_none_of_ours(
