@@ -54,7 +54,6 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 
 _IMPORTED = {"origin": "'imported'"}
 _HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.id)"
-_PARAGRAPHS = "SELECT position, paragraph_id FROM {0}.source_paragraphs WHERE source_id = {1}.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class Merged:
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
     """Copy everything that `url` lacks from the database `other`, except running trials.
 
-    Raises StoreError, with nothing merged, if the file is damaged or if the two have different kernels with the same
-    hash.
+    Raises StoreError, with nothing merged, if the file is damaged.
     """
     if not path_of(other).exists():
         raise StoreError(f"{one_line(str(path_of(other)))}: no such file")
@@ -92,7 +90,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
             how = "mode=ro" if may_write(source.file.absolute().parent) else "mode=ro&immutable=1"
             raw.execute("ATTACH ? AS other", (uri(source.file, how),))
             raw.execute("BEGIN IMMEDIATE")
-            merged = _Merge(raw, source.shown, source.path.name).run()
+            merged = _Merge(raw, source.path.name).run()
             raw.execute("COMMIT")
             return merged
 
@@ -100,8 +98,8 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 class _Merge:
     """One merge. `temp.ids_TABLE` maps the id of a row in the other file to its id here; `new` says if it is new."""
 
-    def __init__(self, raw: sqlite3.Connection, shown: str, name: str) -> None:
-        self._raw, self._shown, self._name = raw, shown, name
+    def __init__(self, raw: sqlite3.Connection, name: str) -> None:
+        self._raw, self._name = raw, name
         self._moved: set[str] = set()
         """tables that have such a map"""
 
@@ -233,23 +231,7 @@ class _Merge:
         )
 
     def _sources(self) -> None:
-        """Copy kernels by their hashes; fill in texts that were dropped here. Raises StoreError if a text differs."""
-        both = (
-            "FROM other.sources o JOIN main.sources h ON h.hash = o.hash "
-            f"WHERE {_HAS_TEXT.format('main', 'h')} AND {_HAS_TEXT.format('other', 'o')}"
-        )
-        here, there = _PARAGRAPHS.format("main", "h"), _PARAGRAPHS.format("other", "o")
-        differ = (
-            "h.flags <> o.flags OR h.entries <> o.entries OR h.launches <> o.launches "
-            "OR h.layer_id IS NOT (SELECT here FROM temp.ids_layers WHERE there = o.layer_id) "
-            f"OR EXISTS ({here} EXCEPT {there}) OR EXISTS ({there} EXCEPT {here})"
-        )
-        other = self._raw.execute(f"SELECT o.hash {both} AND ({differ})").fetchone()
-        if other is not None:
-            raise StoreError(
-                f"{self._shown}: its kernel {one_line(str(other[0]))} differs from the one with this hash here; "
-                f"nothing was merged, and one of the files is not to be trusted"
-            )
+        """Copy kernels by their hashes; fill in texts that were dropped here."""
         self._bring(sources, ("hash",))
         lacking = (
             "other.sources o JOIN temp.ids_sources i ON i.there = o.id JOIN main.sources h ON h.id = i.here "

@@ -10,13 +10,12 @@ from sqlalchemy import Connection, RowMapping, select, update
 
 from autotune.compilation.compile import Program
 from autotune.devices.tensor_map import TensorMap
-from autotune.errors import StoreError
 from autotune.family.source import ConstantSymbol, KernelSource, Stage, fields_of
 from autotune.family.tensor_map_template import NamedTensorMap
 from autotune.store.layers import problem_of
 from autotune.store.rows import insert_unless_there, rows_of
 from autotune.store.run_context import Scope
-from autotune.store.schema.column_kinds import Values, escaped
+from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.kernel_text import joined, store_text
 from autotune.store.schema.tables import layers, paragraphs, source_paragraphs, sources, templates, trials
 from autotune.store.sqlite.database import Database
@@ -99,24 +98,16 @@ def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
 
 
 def store_source(connection: Connection, scope: Scope, record: KernelSource) -> int:
-    """Id of a rendered kernel; its text is filled in if only its hash was stored. Raises StoreError if another kernel
-    has the same hash.
-    """
+    """Id of a rendered kernel; its text is filled in if only its hash was stored."""
     values = source_values(record)
     source_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
-    if source_id is not None:
-        store_text(connection.exec_driver_sql, source_id, record.program.text)
-        return source_id
-    row = next(rows_of(connection, select(sources).where(sources.c.hash == record.hash)))
-    source_id = int(row[sources.c.id])
-    text = text_of(connection, source_id)
-    if text is None:
+    if source_id is None:
+        source_id = int(connection.execute(select(sources.c.id).where(sources.c.hash == record.hash)).scalar_one())
+        part = select(source_paragraphs.c.position).where(source_paragraphs.c.source_id == source_id).limit(1)
+        if connection.execute(part).first() is not None:
+            return source_id
         connection.execute(update(sources).where(sources.c.id == source_id), values)
-        store_text(connection.exec_driver_sql, source_id, record.program.text)
-        return source_id
-    same = row[sources.c.launches] == values["launches"] and row[sources.c.flags] == values["flags"]
-    if not same or text != escaped(record.program.text):
-        raise StoreError(f"{scope.name}: two different kernels claim the hash {record.hash}; do not trust this file")
+    store_text(connection.exec_driver_sql, source_id, record.program.text)
     return source_id
 
 

@@ -203,28 +203,6 @@ def test_a_file_of_an_older_schema_is_merged_and_left_alone(tmp_path: Path, stor
     assert store.query("SELECT max(version) FROM schema_versions").rows == ((newest_schema(),),)
 
 
-def test_two_kernels_that_claim_one_hash_are_refused(store: Store, other: Path) -> None:
-    run_trial(store, open_scope(store, study="mine"), correct(0, 50.0))
-    raw = sqlite3.connect(other)
-    raw.execute("UPDATE source_paragraphs SET paragraph_id = (SELECT min(id) FROM paragraphs) WHERE source_id = 2")
-    raw.commit()
-    raw.close()
-    merge_into = store.path.with_name("into.db")
-    with Store(merge_into) as into:
-        scope = open_scope(into)
-        for number in range(3):
-            source = source_of(config_of(number))
-            run_trial(into, scope, correct(number, 1.0, source=source), source)
-    before = dumped_text(merge_into)
-    with pytest.raises(StoreError) as caught:
-        merge(other, merge_into)
-    assert str(caught.value) == (
-        f"{other}: its kernel {source_of(config_of(1)).hash} differs from the one with this hash here; nothing was "
-        f"merged, and one of the files is not to be trusted"
-    )
-    assert dumped_text(merge_into) == before
-
-
 def test_a_text_that_one_side_dropped_is_no_conflict(tmp_path: Path, other: Path) -> None:
     small, here = tmp_path / "small.db", tmp_path / "here.db"
     compact(other, small)

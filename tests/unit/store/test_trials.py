@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -313,17 +311,6 @@ def test_a_fresh_study_reuses_only_what_was_measured_since(store: Store) -> None
         assert store.known.get(scope, old.hash) is None
         assert store.known.get(scope, new.hash) is not None
         assert set(store.known.of_other_studies(scope)) == {new.hash}
-
-
-def test_two_kernels_that_claim_one_hash_are_refused(path: Path, store: Store) -> None:
-    scope = open_scope(store)
-    source = source_of(config_of(0))
-    run_trial(store, scope, correct(0, 1.0, source=source), source)
-    with closing(sqlite3.connect(path)) as raw, raw:
-        raw.execute("UPDATE sources SET flags = '[]'")
-    raw.close()
-    with pytest.raises(StoreError, match="two different kernels claim the hash"):
-        store.trials.begin(scope, 1, config_of(1), source)
 
 
 def test_quarantine_holds_for_one_device_and_environment(store: Store) -> None:
