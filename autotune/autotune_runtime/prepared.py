@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -73,16 +73,11 @@ def run(
     given, sizes = _Takes(library.interface, GIVEN).given(positional, named)
     views = {name: arrays.view(array, name) for name, array in given.items()}
     problem = _problem(library.interface, views, sizes)
-    order = tuple(array.name for array in library.interface.arrays)
-
-    def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
-        by_name = dict(zip(order, addresses, strict=True))
-        library.forward(problem, by_name, workspace, workspace_bytes, stream)
-
     with arrays.on_device_of(next(iter(given.values()))):
         made = _made(library, problem, views, GIVEN)
         workspace_bytes = 0 if problem.is_empty else library.workspace_bytes(problem)
-        plan = _plan(library.interface, made, workspace_bytes, None if problem.is_empty else enqueue)
+        enqueue = None if problem.is_empty else library.enqueuer(problem, workspace_bytes)
+        plan = _plan(library.interface, made, workspace_bytes, enqueue)
         return _pass(plan, given, views, scalars, workspace, stream)
 
 
