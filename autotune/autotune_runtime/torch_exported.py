@@ -14,7 +14,6 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import has_hooked_leaf, tensors_of
-from .torch_whole_norms import WholeNorms, with_aten_norms
 
 _FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
 SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
@@ -38,11 +37,10 @@ def exported_program(
     """The network captured with the first arguments and dynamic shapes that torch.export accepts, if any."""
     for arguments, shapes in attempts:
         try:
-            with WholeNorms():
-                # the network's reads of sizes are part of the graph then, and fail there for other sizes
-                return torch.export.export(
-                    network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
-                )
+            # the network's reads of sizes are part of the graph then, and fail there for other sizes
+            return torch.export.export(
+                network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+            )
         except Exception as error:  # noqa: BLE001 - tracing runs the network's own code, which may raise anything
             if _depends_on_values(error):
                 break
@@ -110,7 +108,6 @@ class Sizes:
 
 def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     made = program.module(check_guards=False)
-    with_aten_norms(made.graph)
     values = [node.meta["val"] for node in made.graph.find_nodes(op="placeholder")]
     ranges = [[_range(size, program) for size in each.shape] for each in values if isinstance(each, Tensor)]
     for node in made.graph.nodes:
