@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import importlib.util
 import inspect
 import logging
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -183,10 +183,8 @@ def _builder(source: str) -> Callable[[], nn.Module]:
 
     where, _, name = source.rpartition(":")
     module = _module(source, where)
-    found = module
     try:
-        for part in name.split("."):
-            found = getattr(found, part)
+        found = operator.attrgetter(name)(module)
     except AttributeError:
         create = getattr(module, "create_model", None)
         if create is None:
@@ -217,15 +215,19 @@ def _parameters(function: Callable[..., object]) -> Sequence[str]:
 
 def _module(source: str, where: str) -> ModuleType:
     """The module of a source, by its file or by its import path; the current folder comes last."""
-    path = Path(where)
+    name = where
     try:
         if where.endswith(".py"):
+            path = Path(where)
             if not path.is_file():
                 raise ModelError(f"{source}: there is no file {where}")
             sys.path.insert(0, str(path.parent.resolve()))
-            return _run(path)
-        sys.path.append(str(Path.cwd()))
-        return importlib.import_module(where)
+            name = path.stem
+            sys.modules.pop(name, None)  # of an earlier file of this name
+            importlib.invalidate_caches()
+        else:
+            sys.path.append(str(Path.cwd()))
+        return importlib.import_module(name)
     except ModelError:
         raise
     except ModuleNotFoundError as error:
@@ -235,17 +237,6 @@ def _module(source: str, where: str) -> ModuleType:
     except Exception as error:  # noqa: BLE001 - the module's own code runs, which may raise anything
         said = plain(f"{type(error).__name__}: {error}", 300)
         raise ModelError(f"{source}: {where} cannot be imported: {said}") from None
-
-
-def _run(path: Path) -> ModuleType:
-    """A module of a file, run anew."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not Python")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # where a module's dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
 
 
 @contextlib.contextmanager
