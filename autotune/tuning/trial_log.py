@@ -109,7 +109,8 @@ class TrialLog:
         self._state = state
         self.label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
-        self._next = state.next_number
+        self.next_number = state.next_number
+        """the number of the next new trial"""
         self.trials: list[Trial] = []
         self.evaluated: set[str] = set()
         """source hashes, each of which cost one evaluation"""
@@ -118,15 +119,10 @@ class TrialLog:
         self.best: Trial | None = None
         self.reused = 0
 
-    @property
-    def next_number(self) -> int:
-        """The number of the next new trial."""
-        return self._next
-
     def take_number(self) -> int:
         """The number of a new trial."""
-        self._next += 1
-        return self._next - 1
+        self.next_number += 1
+        return self.next_number - 1
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[TrialKey, ...]:
         """The wanted trials that a killed run left running, by number; each is tried again, alone."""
