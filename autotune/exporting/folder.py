@@ -6,6 +6,7 @@ other files stay as they are. No link below the folder is followed.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -62,7 +63,7 @@ def write_folder(
         hashes = {name: _hash_of(content) for name, content in sorted({**contents, **additional}.items())}
         record = json.dumps({**provenance, _HASHES: hashes}, indent=2).encode() + b"\n"
         _write(folder, new, {PROVENANCE: record})
-        with _writing(folder):
+        with _writing(folder), _locked(target.parent):
             earlier = _Earlier(folder, target)
             earlier.check_free(hashes)
             if target.is_dir():
@@ -81,7 +82,7 @@ def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
     replaced.
     """
     target = Path(os.path.realpath(folder))
-    with _writing(folder / PROOF), _stage(folder, target) as new:
+    with _writing(folder / PROOF), _locked(target.parent), _stage(folder, target) as new:
         earlier = _Earlier(folder, target)
         if earlier.provenance != provenance:
             raise StoreError(f"{folder}: another export was written there meanwhile, so this one is not proven")
@@ -186,6 +187,18 @@ def _stage(folder: Path, target: Path) -> Iterator[Path]:
         yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """Wait until no other export moves files into place."""
+    descriptor = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # on a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
