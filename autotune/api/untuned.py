@@ -111,7 +111,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
         try:
             kind, number = parse_device(name)
         except DeviceError:
-            return recorded_named(name, [info for info in recorded if info.can.gpu])[0]
+            return recorded_named(name, [info for info in recorded if info.can.gpu_times])[0]
     if kind == "cuda" and (name is not None or has_libcuda()):  # without PyCUDA, which only tuning needs
         info = device_info(int(number or 0))
         say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")
