@@ -13,7 +13,7 @@ from typing import NoReturn, TextIO
 import click
 
 from autotune.cli.command_group import GroupedCommands
-from autotune.cli.output import cannot_be_written, for_people, note
+from autotune.cli.output import for_people, note
 from autotune.errors import AutotuneError, StoreWarning, file_error
 
 _VERSION = "Show the versions of autotune, nvcc, the driver and the GPU."
@@ -136,8 +136,6 @@ def main() -> None:
             _end(str(error))
         except OSError as error:
             end_where_a_signal_came()
-            if error.filename is None and cannot_be_written(stdout):
-                _end(f"standard output: cannot be written: {error.strerror}")
             line = file_error(error)
             if line is None:
                 raise

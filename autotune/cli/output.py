@@ -177,13 +177,3 @@ def _open_closed_ones() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # so that no database file gets its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
-
-
-def cannot_be_written(stream: TextIO) -> bool:
-    """Whether this stream raised an OSError, so that nothing written to it arrives any more."""
-    try:
-        stream.write("\n")
-        stream.flush()
-    except OSError:
-        return True
-    return False

@@ -590,7 +590,7 @@ def test_output_onto_a_full_disk_is_one_line(words: tuple[str, ...], folder: Pat
             [sys.executable, "-m", "autotune", *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert done.returncode == 1
-    assert done.stderr == b"autotune: standard output: cannot be written: No space left on device\n"
+    assert done.stderr == b"autotune: the disk is full; make room and run the command again\n"
 
 
 def test_output_may_be_closed(folder: Path, filled: Path) -> None:

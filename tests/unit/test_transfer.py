@@ -64,5 +64,5 @@ def test_a_full_disk_is_one_line(filled: Path) -> None:
         )
     assert (done.returncode, done.stderr) == (
         1,
-        "autotune: standard output: cannot be written: No space left on device\n",
+        "autotune: the disk is full; make room and run the command again\n",
     )
