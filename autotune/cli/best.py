@@ -67,10 +67,11 @@ def best(
             return
         unanswered = [] if name is None and info is None else _unanswered(store, name, kernels)
         show_best(
-            [*kernels, *(no_kernel(row.name, row.layer.problem) for row in unanswered)],
+            kernels,
             (*BEST_COLUMNS, *(NETWORK_COLUMNS if network_tables else ())),
             style,
             network_cells(network_tables),
+            lacking=unanswered,
         )
         if unanswered or not kernels:
             names = [row.name for row in unanswered]
@@ -80,31 +81,26 @@ def best(
 
 
 def show_best(
-    kernels: Sequence[BestWithRoofline | Cells],
+    kernels: Sequence[BestWithRoofline],
     columns: Sequence[Column[Cells]],
     style: str | None,
     of_network: Mapping[tuple[int, str], Cells] = MappingProxyType({}),
+    *,
+    lacking: Sequence[LayerRow] = (),
 ) -> None:
-    """Print best kernels, or the cells of layers without one, and warn of kernels that are faster than their floors.
+    """Print best kernels and layers without one, and warn of kernels that are faster than their floors.
 
     `of_network` has further cells of kernels, by trial and layer.
     """
     from autotune.analysis.trial_rows import best_cells
 
     empty: Cells = dict.fromkeys(column.key for column in columns)
-    rows: list[Cells] = []
-    for one in kernels:
-        if isinstance(one, Mapping):
-            rows.append({**empty, **one})
-        else:
-            rows.append({**empty, **best_cells(one), **of_network.get((one.best.row.id, one.best.layer.name), {})})
+    rows: list[Cells] = [
+        {**empty, **best_cells(one), **of_network.get((one.best.row.id, one.best.layer.name), {})} for one in kernels
+    ]
+    rows += [{**empty, "layer": row.name, "problem": str(row.layer.problem), "match": "none"} for row in lacking]
     show(rows, telling_apart(columns, rows), style)
-    warn_faster_than_roofline(floor_of(one) for one in kernels if not isinstance(one, Mapping))
-
-
-def no_kernel(name: str, problem: Problem) -> Cells:
-    """The cells of a layer without a kernel."""
-    return {"layer": name, "problem": str(problem), "match": "none"}
+    warn_faster_than_roofline(map(floor_of, kernels))
 
 
 def _unanswered(store: Store, what: str | None, kernels: Sequence[BestWithRoofline]) -> list[LayerRow]:

@@ -80,7 +80,7 @@ def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
 def test_history_says_where_there_is_nothing(folder: Path, autotune: Command) -> None:
     said = autotune("history", "lenet-k5.conv1", "--accuracy", "bf16", "--db", "recorded")
     assert said.code == 0
-    assert said.err.endswith("h200.db has no improvement, finals or retime that the options admit\n")
+    assert said.err.endswith("recorded has no improvement, finals or retime that the options admit\n")
 
 
 def test_why_says_when_there_is_nothing_to_explain(filled: Path, autotune: Command) -> None:

@@ -93,8 +93,5 @@ def _with_comments(table: Table, sql: str) -> str:
 
 @cache
 def _texts(record: type | None) -> dict[str, str]:
-    """The texts of a record's fields; empty if the source is not installed."""
-    try:
-        return {} if record is None else {ast.unparse(field.target): text for field, text in documented(record)}
-    except OSError:
-        return {}
+    """The texts of a record's fields."""
+    return {} if record is None else {ast.unparse(field.target): text for field, text in documented(record)}
