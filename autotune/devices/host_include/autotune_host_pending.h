@@ -2,6 +2,9 @@
 // did not fence.
 #pragma once
 
+// Begins a function that only accesses the emulation's own arrays, which no kernel can misuse: no sanitizer looks at it.
+#define AUTOTUNE_OWN __attribute__((no_sanitize("address", "undefined")))
+
 extern "C" void* autotune_thread_state(unsigned thread);  // 12288 bytes, the first 64 of them zeros when a block begins
 
 namespace autotune_host {
@@ -9,7 +12,7 @@ struct Product {
     // From the same product of all lanes of a warp, adding to the sums of each.
     void (*multiply)(const Product* const (&lanes)[32], float* const (&sums)[32], int tiles, int warp);
     void (*require)(const Product& product, int columns, int line);  // ends the kernel where an operand was not fenced
-    // A hash of what a warp of the four reads of shared memory.
+    // A hash of what a warp of the four reads of shared memory, which no sanitizer sees.
     unsigned long long (*hash)(const Product& product, int columns, int warp);
     unsigned long long begun_hash;  // of a warp's first lane: the hash when the product was begun
     unsigned long long a, b;    // descriptors
@@ -36,14 +39,14 @@ struct ThreadState {
     Product products[MOST_PRODUCTS];
     Sums sums[4];
 
-    void wrote(const char* begin, int bytes) {
+    AUTOTUNE_OWN void wrote(const char* begin, int bytes) {
         if (!written_end || begin < written_begin) written_begin = begin;
         if (begin + bytes > written_end) written_end = begin + bytes;
     }
-    void fence() { written_begin = written_end = nullptr; }
+    AUTOTUNE_OWN void fence() { written_begin = written_end = nullptr; }
 
     // Starts a product: its sums are not numbers until a wait.
-    void begin(Product product, float* d, int tiles, int line) {
+    AUTOTUNE_OWN void begin(Product product, float* d, int tiles, int line) {
         int which = 0;
         while (which < static_cast<int>(sum_count) && sums[which].d != d) ++which;
         if (product_count == MOST_PRODUCTS || which == 4) autotune_stop("out_of_memory", "too many products under way", __FILE__, line);
@@ -60,14 +63,14 @@ struct ThreadState {
     }
 
     // How many products were begun before the latest `left` groups.
-    unsigned due(unsigned left) const {
+    AUTOTUNE_OWN unsigned due(unsigned left) const {
         unsigned count = 0;
         while (count < product_count && products[count].group + left < groups) ++count;
         return count;
     }
 
     // Forgets the first products, which are computed.
-    void retire(unsigned count) {
+    AUTOTUNE_OWN void retire(unsigned count) {
         product_count -= count;
         for (unsigned i = 0; i < product_count; ++i) products[i] = products[count + i];
         if (product_count) return;
@@ -77,13 +80,13 @@ struct ThreadState {
 };
 static_assert(sizeof(ThreadState) <= 12288, "as much as the runtime has");
 
-inline ThreadState* thread_state(unsigned thread) { return static_cast<ThreadState*>(autotune_thread_state(thread)); }
-inline ThreadState* thread_state() {
+AUTOTUNE_OWN inline ThreadState* thread_state(unsigned thread) { return static_cast<ThreadState*>(autotune_thread_state(thread)); }
+AUTOTUNE_OWN inline ThreadState* thread_state() {
     return thread_state(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
 
 // Ends the kernel where some thread wrote a part of these bytes and did not fence.
-inline void require_fenced(const char* begin, size_t bytes, const char* what, int line) {
+AUTOTUNE_OWN inline void require_fenced(const char* begin, size_t bytes, const char* what, int line) {
     for (unsigned thread = 0; thread < blockDim.x * blockDim.y * blockDim.z; ++thread) {
         const ThreadState& state = *thread_state(thread);
         if (state.written_begin < begin + bytes && state.written_end > begin) autotune_stop("race", what, __FILE__, line);
@@ -98,8 +101,8 @@ struct Waiting {
     int thread, line;
 };
 
-inline void finish_warp(void* const* lanes) {
-    const auto of = [&](int lane) { return static_cast<const Waiting*>(lanes[lane]); };
+AUTOTUNE_OWN inline void finish_warp(void* const* lanes) {
+    const auto of = [&](int lane) AUTOTUNE_OWN { return static_cast<const Waiting*>(lanes[lane]); };
     const unsigned due = of(0)->state->due(of(0)->left);
     for (unsigned i = 0; i < due; ++i) {
         const Product& product = of(0)->state->products[i];

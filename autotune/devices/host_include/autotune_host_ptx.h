@@ -222,15 +222,20 @@ struct HalfFragments {
 };
 
 // Tensor cores round their sums towards zero.
-inline float truncated(double sum) {
+AUTOTUNE_OWN inline float truncated(double sum) {
     const float nearest = static_cast<float>(sum);
     const bool farther = sum < 0 ? nearest < sum : nearest > sum;
-    return farther ? float_of(bits_of(nearest) - 1) : nearest;
+    unsigned bits;
+    memcpy(&bits, &nearest, sizeof bits);
+    bits -= farther;
+    float result;
+    memcpy(&result, &bits, sizeof result);
+    return result;
 }
 
-// Of products that are exact in double, in the order of depth. Both rows are the caller's own, so a sanitizer need not look at them.
+// Of products that are exact in double, in the order of depth.
 template <int DEPTH>
-__attribute__((no_sanitize("address", "undefined"))) inline double add_products(double sum, const float (&a)[DEPTH], const float (&b)[DEPTH]) {
+AUTOTUNE_OWN inline double add_products(double sum, const float (&a)[DEPTH], const float (&b)[DEPTH]) {
     for (int k = 0; k < DEPTH; ++k) sum += static_cast<double>(a[k]) * b[k];
     return sum;
 }
