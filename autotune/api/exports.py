@@ -159,7 +159,7 @@ def write_export(
     made_of = images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None
     if request.untuned:
         return _write_untuned(what, out, db, request, tuple(archs), made_of, tuple(templates), say)
-    name = name_of(what) or ""
+    name = name_of(what, templates) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, request.device, say=say)
         check_layer_names(request.layers, store.studies.layers(name), name, db)

@@ -76,10 +76,10 @@ def matches(name: str, layers: Collection[str]) -> bool:
     return not layers or name in layers or name.rpartition(".")[2] in layers
 
 
-def name_of(what: Study | str | Path | None) -> str | None:
+def name_of(what: Study | str | Path | None, directories: Sequence[Path] = ()) -> str | None:
     """A study's or layer's name; for a study file its own name, and for a shipped study the name that `studies` lists.
 
-    Called before a database is opened.
+    Called before a database is opened. The file's operations are bundled, or in `directories`, or next to it.
     """
     if what is None:
         return None
@@ -87,7 +87,7 @@ def name_of(what: Study | str | Path | None) -> str | None:
         return what.name
     name = str(what)
     if name.endswith(".toml"):
-        return load_study(find_study(name)).name
+        return load_study(find_study(name), directories).name
     study, _, layer = name.rpartition(".")
     shipped = study_names()
     if name in shipped:

@@ -172,7 +172,7 @@ def source(
 
     if out is not None:
         check_writable(out, "--out")
-    name = name_of(what)
+    name = name_of(what, directories)
     with Store(db, create=False) as store:
         layers = {layer.layer.problem: layer.name for layer in store.studies.layers(name)}
         if len(layers) > 1:

@@ -94,7 +94,7 @@ def profile(
     """
     from autotune.store import Store
 
-    name = name_of(what)  # report a wrong file first
+    name = name_of(what, directories)  # report a wrong file first
     if stored:
         refuse_with("--stored", "device")
         with Store(db, create=False) as store:

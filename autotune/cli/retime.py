@@ -49,7 +49,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
     kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
     """
-    name = name_of(what)
+    name = name_of(what, directories)
     with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
         changes = Changes(store, name, _opened(device, {info.kind for info in store.devices.list()}))
         best = best_per_class(store.best.list(name))
@@ -138,7 +138,7 @@ def retime(
     if a winner regressed or failed, with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current
     layer.
     """
-    name = name_of(what)
+    name = name_of(what, directories)
     with Store(db, create=False) as store:
         operations = [row.layer.problem.operation for row in store.studies.layers(name)]
     families = load_recorded_templates(directories, operations, what)  # a wrong name is reported before a device opens

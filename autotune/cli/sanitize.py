@@ -128,7 +128,8 @@ def _winners(
     from autotune.analysis.networks import stored_study
     from autotune.api.untuned import selected_kernel
 
-    rows = store.best.list(name_of(what), accuracy=accuracy)
+    name = name_of(what, directories)
+    rows = store.best.list(name, accuracy=accuracy)
     families = load_recorded_templates(directories, (row.layer.problem.operation for row in rows), what)
     studies = {name: stored_study(store, name) for name in {row.study for row in rows}}
     winners: dict[str, Winner] = {}
@@ -138,5 +139,5 @@ def _winners(
             family = families.get(chosen.source.config.template)
             winners.setdefault(chosen.source.hash, Winner(chosen.stem, chosen.source, chosen.bound, family))
     if not winners:
-        raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; {store.best.advice(name_of(what))}")
+        raise StoreError(f"{db}: no correct kernel of {what or 'any layer'}; {store.best.advice(name)}")
     return list(winners.values())

@@ -86,7 +86,7 @@ def why(
     """
     from autotune.store import Store
 
-    name = name_of(what)
+    name = name_of(what, directories)
     with Store(db, create=False) as store:
         info = one_device(store, device)
         rows = store.best.list(name, info, accuracy=accuracy)

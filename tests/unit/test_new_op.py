@@ -66,6 +66,9 @@ def test_an_operation_beside_a_named_study_is_found_from_elsewhere(autotune: Com
     assert autotune("stale", "sub/mine.toml").err == "0 of 2 best results may be out of date\n"
     written = autotune("export", "sub/mine.toml", "--out", "lib", "--no-proof", "--arch", "90")
     assert written.code == 0, written
+    shutil.move(tmp_path / "sub" / "mine.toml", tmp_path)
+    apart = autotune("export", "mine.toml", "--family-dir", "sub", "--out", "again", "--no-proof", "--arch", "90")
+    assert apart.code == 0, apart
     lost = autotune("export", "mine", "--out", "other", "--no-proof").complaint
     assert lost.endswith("mine: the operation's folder is not here; name its parent folder with --family-dir"), lost
 
