@@ -48,7 +48,7 @@ TRANSPOSED = make_problem(
 @pytest.mark.parametrize(
     ("name", "problem", "values"),
     [
-        (NAME, WIDE, {"tile_n": 128, "window_rows": 4, "epilogue_subtiles": 2}),
+        (NAME, replace(WIDE, h=5), {"tile_n": 128, "window_rows": 4, "epilogue_subtiles": 2}),
         *long_run(
             (NAME, IMAGE, {"tile_n": 104}),
             (NAME, replace(IMAGE, epilogue="bias"), {"schedule": "cooperative"}),

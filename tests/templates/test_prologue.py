@@ -53,7 +53,7 @@ SHIFTED = changed(GATED, prologue="scale_shift_relu", epilogue="none", h=16, w=1
         ("conv_mma_gemm", GATED, {"channel_slices": 2, "stages": 3, "filters": "staged"}),
         ("conv_mma_gemm", changed(GATED, dtype="bf16", prologue="scale_shift_silu"), {"images": 2}),
         (SM90, GATED, {"schedule": "pingpong", "tile_n": 72}),
-        (SM90, SHIFTED, {"tile_m": 192, "tile_n": 96}),
+        (SM90, changed(SHIFTED, n=3), {"tile_m": 192, "tile_n": 96}),
         (SM90, changed(GATED, dtype="bf16", prologue="scale_shift_silu", k=24), {"tile_n": 272}),
     ],
 )
