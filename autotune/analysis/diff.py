@@ -1,4 +1,4 @@
-"""Rows of `diff` -> its cells: which side is faster; and the side that a word on the command line names."""
+"""Rows of `diff` -> their cells, such as which side is faster; and find the side that a word stands for."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SIDES = ("study", "device", "date")
 
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo]) -> Side:
-    """The side that a word stands for.
+    """Find the side that a word stands for.
 
-    That is a study (`NAME`, the newest generation begun here, or `NAME@GENERATION`), a device (its name or a part of
-    it) or a date (ISO 8601; a day stands for its end, UTC). Raises StoreError when a word stands for nothing or for two
-    things.
+    A side is a study (`NAME` for the newest generation that started in this database, or `NAME@GENERATION`), a device
+    (its name or a part of it) or a date (ISO 8601; a day without a time means the end of the day, UTC). Raises
+    StoreError if the word stands for nothing, or for more than one side.
     """
     on_devices = [Side("device", info.name, device=info) for info in devices_named(word, devices)]
     found = [*_studies(word, studies), *on_devices, *_dates(word)]
@@ -78,11 +78,11 @@ def _date(until: datetime) -> Side:
 
 
 def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """The rows of `Store.results.diff` with the cells that are computed from them.
+    """Yield the rows of `Store.results.diff`, with more cells that are computed from the columns.
 
-    `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, else `same`. It is
-    `only A` or `only B` if one side has no kernel, and `not comparable` if one was timed with launch gaps and the other
-    in a CUDA graph.
+    `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, and `same`
+    otherwise. It is `only A` or `only B` if one side has no kernel, and `not comparable` if one kernel was timed with
+    launch gaps and the other in a CUDA graph.
     """
     for row in rows:
         noise, changes = None, None
@@ -110,7 +110,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
 
 
 def _uncertainty(row: Mapping[str, Any], side: str) -> float:
-    """Fraction by which the median of the samples may be off."""
+    """Return the fraction by which the median of the samples may be off."""
     samples_us, median_us = json.loads(row[f"{side}_samples_us"]), row[f"{side}_us"]
     return float(median_half_width(samples_us) / median_us) if samples_us and median_us else 0.0
 
@@ -127,7 +127,7 @@ def _verdict(row: Mapping[str, Any], noise: float | None) -> str:
 
 
 def _changes(before: Config, after: Config) -> str:
-    """The changes of the config, such as `bands=1->3`."""
+    """List the changes between two configs, such as `bands=1->3`."""
     if before.template != after.template:
         return f"{before.template}->{after.template}"
     old = before.params

@@ -16,7 +16,7 @@ from autotune.trial import LONG_US
 
 
 def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """The rows of `Store.results.history` with the cells that are computed from them."""
+    """Yield the rows of `Store.results.history`, with more cells that are computed from the columns."""
     for row in rows:
         yield {
             **row,
@@ -41,9 +41,9 @@ def _finals_note(row: Mapping[str, Any]) -> str:
 
 
 def caveat(verdict: Verdict, launch: str | None, accuracy: str) -> str:
-    """Why a verdict is not valid, or compares different work; empty otherwise.
+    """Return why a verdict is invalid or compares different work; empty if neither applies.
 
-    `launch` and `accuracy` are the winner's; `launch` is None if no sample of it is stored.
+    `launch` and `accuracy` describe the winner; `launch` is None if no sample of the winner is stored.
     """
     short = min(verdict.median_us, verdict.against_us) < LONG_US
     if verdict.against.startswith(tuple(BASELINES)) and launch == "stream" and short:

@@ -1,4 +1,4 @@
-"""best -> networks: the layers of a network with their shares of its time, rivals and floors, and the totals."""
+"""best -> networks: the layers of a network with their shares of the total time, rivals and floors, and the totals."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLayer:
-    """A layer of a network and its fastest kernel of the classes that may win."""
+    """A layer of a network, and the layer's fastest kernel among the accuracy classes that may win."""
 
     layer: Layer
     kernel: BestWithRoofline | None
     rival: Verdict | None
-    """the fastest library or baseline that the study admits, in the finals that it won"""
+    """the fastest library or baseline that the study admits, in the finals that the kernel won"""
 
     def times(self, time_us: float | None) -> float | None:
-        """The time of all its occurrences in the network."""
+        """Multiply the time of one run by the number of times that the network runs the layer."""
         return None if time_us is None else self.layer.count * time_us
 
     @property
     def time_us(self) -> float | None:
-        """Time of one run; None without a kernel."""
+        """Time of one run in microseconds; None without a kernel."""
         return self.kernel.best.median_us if self.kernel else None
 
     @property
     def floor_us(self) -> float | None:
-        """Floor of one run; None if unknown."""
+        """Floor of one run in microseconds; None if unknown."""
         return self.kernel.floor_us if self.kernel else None
 
     @property
@@ -48,7 +48,7 @@ class NetworkLayer:
 
     @property
     def verdict(self) -> str | None:
-        """WIN, TIE or LOSS against the rival and the ratio; `none` without a kernel."""
+        """WIN, TIE or LOSS against the rival, with the ratio of the times; `none` without a kernel."""
         if self.kernel is None:
             return "none"
         return _verdict(self.rival.verdict, self.rival.against_us / self.rival.median_us) if self.rival else None
@@ -65,27 +65,27 @@ class Network:
 
     @property
     def time_us(self) -> float | None:
-        """Total of the layers that have a kernel; None if none has."""
+        """Total time of the layers that have a kernel; None if no layer has a kernel."""
         return sum(us for one in self.layers if (us := one.times(one.time_us)) is not None) or None
 
     @property
     def floor_us(self) -> float | None:
-        """Total floor; None if that of a layer is unknown."""
+        """Total of the floors; None if the floor of a layer is unknown."""
         return _whole([one.times(one.floor_us) for one in self.layers])
 
     @property
     def rival_us(self) -> float | None:
-        """Total of the rivals; None if a layer has none."""
+        """Total time of the rivals; None if a layer has no rival."""
         return _whole([one.times(one.rival_us) for one in self.layers])
 
     def share(self, one: NetworkLayer) -> float | None:
-        """A layer's share of the network's time."""
+        """Return a layer's share of the network's time."""
         own, whole = one.times(one.time_us), self.time_us
         return own / whole if own is not None and whole else None
 
     @property
     def verdict(self) -> str | None:
-        """The verdict against all rivals together; without a noise interval if single layers win and lose."""
+        """The verdict against all rivals together; the noise of the measurements is not considered."""
         if self.time_us is None or self.rival_us is None:
             return None
         ratio = self.rival_us / self.time_us
@@ -93,7 +93,7 @@ class Network:
 
 
 def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """The totals of a study's best kernels, by device and measurement mode; none for a single layer without a rival."""
+    """Total a study's best kernels by device and measurement mode; a single layer without a rival has no total."""
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
     if any(kernel.best.study != name for kernel in kernels):
         return []
@@ -120,7 +120,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
 
 
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
-    """The fastest rival of the admitted classes in the latest finals that made a kernel the best."""
+    """Return the fastest rival of the admitted classes in the latest finals that made a kernel the best."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
     if not held or kernel.best.decided_by != "finals":
         return None
@@ -129,9 +129,9 @@ def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Se
 
 
 def stored_study(store: Store, name: str) -> Study:
-    """The study as it was last tuned; if its file cannot be read any more, only its layers with their own classes.
+    """Return the study as it was last tuned, with operations that are bundled or stored with the study's layers.
 
-    Operations that are not bundled are those stored with the layers.
+    If the text of the study cannot be parsed, the returned study has no layers.
     """
     text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
     with contextlib.suppress(StudyError):

@@ -1,8 +1,8 @@
-"""trials -> Nsight Compute -> counters of their launches: occupancy, efficiency, traffic, stalls.
+"""trials -> Nsight Compute -> counters of kernel launches: occupancy, efficiency, traffic, stalls.
 
-`ncu` runs `autotune.workers.profiled` and prints a CSV table: a line of column names, a line of units, a line for each
-launch. One process launches all kernels of a problem, because starting it and filling the arrays takes longer than most
-kernels' counters.
+`ncu` runs `autotune.workers.profiled` and prints a CSV table with a line of column names, a line of units, and a line
+for each launch. One process launches all kernels of a problem, because starting a process and filling the arrays takes
+longer than profiling most kernels.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "active_threads": ("smsp__thread_inst_executed_per_inst_executed.ratio",),
     "shared_load_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
 }
-"""ncu's counters for KernelProfile's numbers; the first that the device has is used."""
+"""The ncu counters for each number of KernelProfile; the first counter that the device has is used."""
 STALLS = (
     *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
     *("sleeping", "tex_throttle", "wait"),
 )
-"""Reasons why a warp does not issue, by ncu's names, without `selected`, which is not a stall."""
+"""Reasons why a warp does not issue, as ncu names them; `selected` is left out because it is not a stall."""
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _SCALE = {  # unit to its factor to microseconds, bytes or a fraction
     "%": 1e-2,
@@ -91,24 +91,24 @@ class Profiled:
     """The profile of several kernels' launches."""
 
     launches: tuple[tuple[KernelProfile, ...], ...]
-    """for each kernel the profiles of its stages in order; empty for a kernel that the process did not reach"""
+    """for each kernel, the profiles of its stages in order; empty for a kernel that the process did not reach"""
     why_not: str
     """the error that ended the process early; empty if every kernel was profiled"""
 
 
 class Profiler:
-    """Nsight Compute, and the counters that it is known to support."""
+    """Runs Nsight Compute with the counters that it is known to support."""
 
     def __init__(self, ncu: Path) -> None:
-        """Ask `ncu` for its version. Raises ToolchainError if it does not start."""
+        """Run `ncu --version`. Raises ToolchainError if ncu does not start."""
         self._ncu = ncu
         self._tool = _version(ncu)
         self._wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
 
     def profile(self, device: str, kernels: Sequence[Kernel]) -> Profiled:
-        """Launch every stage of the kernels, which compute one problem, once under ncu.
+        """Run every stage of the kernels once under ncu. The kernels must all compute the same problem.
 
-        Raises ToolchainError if ncu has no permission to read the device's counters, or cannot.
+        Raises ToolchainError if ncu may not read the device's counters, or fails for another reason.
         """
         stages = [[stage.entry for stage in source.stages] for source, _ in kernels]
         entries = [entry for kernel in stages for entry in kernel]
@@ -133,7 +133,7 @@ class Profiler:
 
 
 def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
-    """Assign launches to kernels by their numbers of stages; a kernel with missing launches gets none."""
+    """Assign launches to kernels by the number of stages; a kernel with missing launches gets no launch."""
     ends = list(accumulate(counts))
     return tuple(
         tuple(replace(launch, position=at) for at, launch in enumerate(launches[end - count : end]))
@@ -159,7 +159,7 @@ def compiled(
     families: Mapping[str, KernelTemplate],
     say: Callable[[str], None],
 ) -> tuple[Compiled, ...]:
-    """The compiled kernels of trials, from the stored text, or rendered again if only its hash is stored.
+    """Compile the kernels of trials. A kernel whose text is not stored is rendered again.
 
     `say` is called with a line about each kernel that is not available.
     """
@@ -184,9 +184,9 @@ def profile_trials(
     environment: Environment,
     say: Callable[[str], None],
 ) -> list[ProfileRow]:
-    """Profile kernels, one process per problem, and store the result after each process.
+    """Profile kernels, with one process per problem, and store the profiles after each process.
 
-    `say` is called with a line about kernels that a process did not reach. Raises ToolchainError as `Profiler.profile`.
+    `say` is called with a line about each kernel that a process did not reach. Raises the errors of `Profiler.profile`.
     """
     problems = list(dict.fromkeys(kernel.source.problem for kernel in kernels))
     in_turn = sorted(kernels, key=lambda kernel: problems.index(kernel.source.problem))
@@ -203,9 +203,10 @@ def profile_trials(
 
 
 def parse_ncu(text: str, tool: str) -> tuple[KernelProfile, ...]:
-    """The launches in the table of `ncu --csv --page raw`; other lines are ignored.
+    """Parse the launches in the table that `ncu --csv --page raw` prints; other lines are ignored.
 
-    Numbers may have thousands separators, units any prefix. A counter that is missing or not a number becomes None.
+    Numbers may have thousands separators, and units may have any prefix. A counter that is missing or not a number
+    becomes None.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.reader(lines))
@@ -235,7 +236,7 @@ def _profile(position: int, tool: str, row: Mapping[str, str], units: Mapping[st
 
 
 def _entry(name: str) -> str:
-    """A kernel's name without its arguments."""
+    """Return a kernel's name without its arguments."""
     return name.partition("(")[0].split()[-1]
 
 
@@ -248,7 +249,7 @@ def _number(text: str, unit: str) -> float | None:
 
 
 def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: Path) -> str:
-    """All output of ncu and the profiled process."""
+    """Run ncu and return its table and everything that ncu and the profiled process printed."""
     command = [
         *(str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
         *("--clock-control", "none", "--metrics", ",".join(counters)),
@@ -267,7 +268,7 @@ def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: 
 
 
 def _version(ncu: Path) -> str:
-    """`ncu` and its version."""
+    """Return `ncu` and its version."""
     try:
         done = subprocess.run([str(ncu), "--version"], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -277,7 +278,7 @@ def _version(ncu: Path) -> str:
 
 
 def _why(said: str) -> str:
-    """Why there is no profile, from ncu's output."""
+    """Return the reason why there is no profile, from the output of ncu."""
     if "ERR_NVGPUCTRPERM" in said:
         return (
             "this user may not read the GPU's counters; run as root, or load the driver with "
@@ -288,6 +289,6 @@ def _why(said: str) -> str:
 
 
 def _complaints(said: str) -> Iterator[str]:
-    """ncu's errors, or else the last lines of the profiled process."""
+    """Yield the errors of ncu, or else the last lines that the profiled process printed."""
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
     yield from errors or [line.strip() for line in said.splitlines() if line.strip()][-3:]

@@ -1,4 +1,4 @@
-"""Render a recorded config again with its family as installed now."""
+"""Render a recorded config again with the currently installed version of its family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANOTHER = "renders another kernel now"
 
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """A trial's kernel, stored or rendered again; or why it is not available."""
+    """Return a trial's kernel, stored or rendered again, or a message that says why it is not available."""
     stored = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
     if stored is not None:
         return stored
@@ -27,16 +27,14 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
 
 
 def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem:
-    """A stored problem with its operation's folder, and so its reference, from among the families; unchanged without
-    one.
-    """
+    """Give a stored problem the folder of its operation, and so its reference, if one of the families has it."""
     of = (family.operation for family in families.values() if family.operation.name == problem.operation.name)
     declared = next(of, None)
     return problem if declared is None else make_problem(declared, problem.values)
 
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """A trial's kernel as its family renders it now; or a message that its family renders another one."""
+    """Render a trial's kernel with its family as installed now, or return a message if the result is another kernel."""
     source = render_current(row.trial.config, row.problem, row.device, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
         return ANOTHER
@@ -46,7 +44,10 @@ def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSou
 def render_current(
     config: Config, problem: Problem, device: DeviceInfo, families: Mapping[str, KernelTemplate]
 ) -> KernelSource | str:
-    """The kernel that a config's family renders now, even if it is another one; or why it renders none."""
+    """Render a config with its family as installed now, even if the result is another kernel.
+
+    Returns a message if the family cannot render the config.
+    """
     family = families.get(config.template)
     if family is None:
         return "is not installed"

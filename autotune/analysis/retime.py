@@ -1,9 +1,9 @@
-"""best -> stale, retime: best results that may be out of date after a change of driver, toolkit, timing or template;
-and the best few recorded kernels of a layer, verified and timed again on this device.
+"""best -> stale, retime: find best results that may be out of date, and verify and time recorded kernels again.
 
-Retimed kernels run interleaved like finalists, and one of them runs twice for the noise floor. From then on the store
-ranks a kernel by its new time, and an imported kernel is ranked as well. If the old time was measured in another way
-(with launch gaps, by an older version), the two are not compared: the kernel is `remeasured`.
+A result may be out of date after a change of driver, toolkit, timing or template. Retimed kernels run interleaved like
+finalists, and one of the kernels runs twice to measure the noise floor. Afterwards the store ranks a kernel by its new
+time, even if the kernel was imported. If the old time was measured in another way (with launch gaps, by an older
+version), the two times are not compared: the kernel is `remeasured`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Retimed:
 
     retime: RetimeRow
     before: TrialRow
-    """before the retime"""
+    """the trial before the retime"""
     noise: float | None
-    """fraction within which a time counts as confirmed; None if it failed"""
+    """the largest relative difference at which a time counts as confirmed; None if the retime failed"""
 
 
 def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """The `most` fastest kernels on a device of each measurement mode, class and determinism, winners included.
+    """Return the `most` fastest kernels of each measurement mode, accuracy class and determinism, winners included.
 
-    A kernel counts once, as the trial that is ranked; an imported one that was never measured here has its imported
-    time.
+    Only kernels on the given device count. A kernel counts once, as the trial that is ranked; an imported kernel that
+    was never measured here counts with its imported time.
     """
     chosen: dict[Hashable, list[TrialRow]] = {}
     kernels: set[Hashable] = set()
@@ -65,16 +65,16 @@ class LayerPlan:
     """The kernels of one layer to measure again."""
 
     name: str
-    """study.layer"""
+    """`study.layer`"""
     problem: Problem
     rows: tuple[TrialRow, ...]
-    """empty: no kernel of it was correct on the device"""
+    """the trials to measure again; empty if no kernel of the layer was correct on the device"""
     winners: tuple[TrialRow, ...]
-    """the rows that `best` shows; of a kind with only imported kernels, the fastest"""
+    """the rows that `best` shows; where a kind has only imported kernels, the fastest of them"""
 
 
 def plans(store: Store, what: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
-    """For each layer the `most` fastest kernels of each kind on a device."""
+    """Plan to measure again, for each layer, the `most` fastest kernels of each kind on a device."""
     best = store.best.list(what)
     hidden = {row.row.id for row in best} - {row.row.id for row in best_per_class(best)}
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(what)}
@@ -100,9 +100,10 @@ def retime(
     say: Callable[[TrialRow, str], object] = lambda *_: None,
     budget_s: float = FINALS_S,
 ) -> Iterator[Retimed]:
-    """Verify and time kernels of one layer again and store each result; `budget_s` is for each measurement mode.
+    """Verify and time kernels of one layer again, and store each result.
 
-    `say` is called with each kernel that cannot be run, and the reason; nothing is stored for it.
+    `budget_s` is the time for each measurement mode, in seconds. `say` is called with each kernel that cannot run and
+    the reason; nothing is stored for such a kernel.
     """
     evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
@@ -127,7 +128,7 @@ def _interleaved(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Verify each kernel, time the kernels that are still correct interleaved, and store the results."""
+    """Verify each kernel, time the correct kernels interleaved, and store the results."""
     info, environment = evaluator.info, evaluator.environment
     verified: list[tuple[TrialRow, KernelSource, Binary]] = []
     for row, source, future in compiled:
@@ -149,7 +150,7 @@ def _timed(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Time kernels interleaved and store the results. A kernel that is wrong after that has failed."""
+    """Time kernels interleaved and store the results. A kernel whose output is wrong after the timing has failed."""
     if not verified:
         return
     info, environment = evaluator.info, evaluator.environment
@@ -178,7 +179,7 @@ def _timed(
 
 
 def label(before_us: float, after_us: float, noise: float) -> str:
-    """`confirmed` within noise (a fraction), `regressed` when slower, `moved` when faster."""
+    """Return `confirmed` if the times differ by at most `noise` (a fraction), else `regressed` or `moved` (faster)."""
     ratio = after_us / before_us
     if abs(ratio - 1) <= noise:
         return "confirmed"
@@ -186,7 +187,7 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 
 
 def _before_us(row: TrialRow) -> float:
-    """The time by which a kernel is ranked."""
+    """Return the time by which a kernel was ranked before the retime, in microseconds."""
     return row.ranking_median_us or row.median_us or 0.0
 
 
@@ -195,27 +196,27 @@ _HASH_SHOWN = 12  # digits of a template's hash
 
 @dataclass(frozen=True, slots=True)
 class StaleResult:
-    """A change since a best kernel was last measured."""
+    """Something that has changed since a best kernel was last measured."""
 
     best: BestRow
     changed: str
-    """driver, toolkit, flags, launch or template"""
+    """what has changed: driver, toolkit, flags, launch or template"""
     was: str
     now: str
     compared_with: str
 
 
 class Changes:
-    """Finds the changes since best kernels were last measured."""
+    """Finds what has changed since best kernels were last measured."""
 
     def __init__(self, store: Store, what: str | None, opened: Iterable[tuple[DeviceInfo, Environment]]) -> None:
-        """`opened` are the devices in this machine; other devices are compared with their newest recorded run."""
+        """`opened` are the devices in this machine; the other devices are compared with their newest recorded run."""
         self._retimed = {row.row.id: row.environment for row in store.retimes.list(what) if row.timing}
         self._here = {device.identity: environment for device, environment in opened}
         self._newest = store.devices.newest_environments()
 
     def of(self, best: BestRow) -> Iterator[StaleResult]:
-        """The changes of the environment, and of the way in which short kernels are timed."""
+        """Yield the changes of the environment, and of the way in which short kernels are timed."""
         row = best.row
         was = self._retimed.get(row.id, row.environment)
         here = self._here.get(row.device.identity)
@@ -231,7 +232,7 @@ class Changes:
 def template_change(
     best: BestRow, store: Store, families: Mapping[str, KernelTemplate], pool: CompilePool
 ) -> Iterator[StaleResult]:
-    """The change of a kernel's family, unless it renders the same kernel, or one with the same machine code."""
+    """Yield the change of a kernel's family, unless the kernel or its machine code stays the same."""
     row = best.row
     family = families.get(row.trial.config.template)
     if family is not None and family.hash == row.template_hash:
@@ -246,10 +247,9 @@ def template_change(
 
 
 def _same_machine_code(best: BestRow, now: KernelSource, store: Store, pool: CompilePool) -> bool:
-    """Whether a stored kernel and the one that its family renders now have the same launches and compile to the same
-    cubin.
+    """Whether a stored kernel and the kernel that its family renders now have the same launches and the same cubin.
 
-    False if that is unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
+    False if unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
     """
     device, stored = best.row.device, store.sources.get(best.row.trial.source_hash or "")
     if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:

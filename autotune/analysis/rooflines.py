@@ -1,4 +1,4 @@
-"""best -> rooflines: best kernels and trials with the limits of their devices."""
+"""best -> rooflines: compare best kernels and trials with the limits of their devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Problem
 from autotune.trial import Resources
 
-NEAR_FLOOR = 0.6  # share of the floor's speed from which its larger term counts as the limiter
+NEAR_FLOOR = 0.6  # a kernel at this fraction of the floor or above is limited by the larger term of the floor
 FEW_WARPS = (
     0.25  # theoretical occupancy below which too few warps are the likely reason for a large distance from the floor
 )
@@ -23,17 +23,17 @@ FEW_WARPS = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A measured kernel and its device's limits. None if the device is not a GPU or was not calibrated."""
+    """A measured kernel and the limits of its device. Fields are None if the device is not a GPU or not calibrated."""
 
     residency: Residency | None
     """residency of the stage with the fewest resident warps"""
     gb_per_s: float | None
-    """the bytes that any implementation of the layer moves, divided by the time"""
+    """the bytes that any implementation of the layer must move, divided by the time"""
     floor: Floor | None
     floor_fraction: float | None
-    """floor divided by time; 1 at the physical limit, more if the rates are too low"""
+    """floor divided by time; 1 at the physical limit, above 1 if the calibrated rates are too low"""
     limiter: str | None
-    """memory or arithmetic near the floor; far from it occupancy where warps are few, else latency"""
+    """near the floor, memory or arithmetic; far from the floor, occupancy if few warps are resident, else latency"""
 
 
 def facts(
@@ -46,7 +46,10 @@ def facts(
     rates: Mapping[str, float],
     flops: int | None = None,
 ) -> Facts:
-    """All facts about one kernel; `median_us` is None if it was not timed, `flops` if its algorithm is direct."""
+    """Compute the facts about one kernel.
+
+    `median_us` is None if the kernel was not timed; `flops` is None if the kernel uses the direct algorithm.
+    """
     on_gpu = device.can.gpu and resources.registers > 0  # else no compiler reported them
     held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
@@ -62,7 +65,7 @@ def facts(
 
 
 def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
-    """The residency of the stage with the fewest warps; None without stages."""
+    """Return the residency of the stage with the fewest resident warps; None without stages."""
     held = [
         residency(
             device,
@@ -87,24 +90,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestWithRoofline:
-    """A best row with the facts about its kernel."""
+    """A row of `best` with the facts about its kernel."""
 
     best: BestRow
     facts: Facts
 
     @property
     def floor_us(self) -> float | None:
-        """The floor; None if the device was not calibrated."""
+        """The floor in microseconds; None if the device was not calibrated."""
         return self.facts.floor.us if self.facts.floor else None
 
 
 def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
-    """Add the facts about a best row's kernel, as far as the device was calibrated."""
+    """Add the facts about the kernel to a row of `best`."""
     return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
 
 
 def best_per_class(rows: Iterable[BestRow]) -> list[BestRow]:
-    """Without non-deterministic kernels that a deterministic one of the same layer, device and class beats."""
+    """Leave out non-deterministic kernels that are not faster than a deterministic kernel of the same layer and class.
+
+    Kernels are compared only within one device and measurement mode.
+    """
     rows = list(rows)
     steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
     return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]

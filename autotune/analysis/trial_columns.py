@@ -1,4 +1,4 @@
-"""store -> columns: the columns of an answer about trials."""
+"""store -> columns: the columns of tables of trials."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from autotune.columns import Cells, Column, Items, key_columns
 
 
 def layer_name(row: Cells) -> str:
-    """`study.layer`; the layer is empty if its study has no name for it any more."""
+    """Return `study.layer`; the layer part is empty if the study no longer has the layer."""
     return f"{row['study']}.{row['layer'] or ''}"
 
 
 def joined(words: tuple[str, ...] | None) -> Items | None:
-    """Several words in one cell."""
+    """Join several words in one cell."""
     return None if words is None else Items(words, " and ")
 
 
@@ -40,4 +40,4 @@ TRIAL_COLUMNS = (
 ROOFLINE_KEYS = frozenset(
     {"gb_per_s", "floor_fraction", "limiter", "blocks_per_sm", "warps_per_sm", "occupancy_limits"}
 )
-"""columns that are empty if a trial's device is not known to be calibrated"""
+"""columns that are empty unless the trial's device is known to be calibrated"""

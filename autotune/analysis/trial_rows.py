@@ -1,4 +1,4 @@
-"""Rows of the view `results` -> the rows of `trials` and `show`: each trial with the limits of its device."""
+"""Rows of the view `results` -> rows of the commands `trials` and `show`: each trial with the limits of its device."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def problem_of_row(row: Mapping[str, Any]) -> Problem:
-    """The problem of a row of an answer about layers."""
+    """Return the problem of a row that describes a layer."""
     return stored_problem(row["operation"], row["problem"], row["declaration"])
 
 
 def config_cell(template: str, params: str) -> Config:
-    """A config from its family's name and its parameters as JSON."""
+    """Make a config from its family's name and its parameters as JSON."""
     return Config(template, tuple(json.loads(params).items()))
 
 
 def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """The rows of `Store.results`, with the columns that are computed from them."""
+    """Yield the rows of `Store.results`, with more cells that are computed from the columns."""
     devices = store.devices.by_id()
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
     for row in rows:
@@ -60,7 +60,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
 
 
 def _limits(found: Facts) -> Cells:
-    """The cells about a kernel that follow from the limits of its device."""
+    """Return the cells that depend on the limits of the device."""
     residency = found.residency
     return {
         "gb_per_s": found.gb_per_s,
@@ -73,7 +73,7 @@ def _limits(found: Facts) -> Cells:
 
 
 def cells_of(row: TrialRow) -> Cells:
-    """The same cells from a TrialRow, except the cells that depend on the device."""
+    """Return the same cells as `trial_rows` for a TrialRow, except those that depend on the limits of the device."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
@@ -95,7 +95,7 @@ def cells_of(row: TrialRow) -> Cells:
 
 
 def best_cells(kernel: BestWithRoofline) -> Cells:
-    """The cells of a best kernel: those of its trial, with the name, the layer and the time by which it is the best."""
+    """Return the cells of a best kernel: those of its trial, with the layer's name and the time that decided."""
     best, found = kernel.best, kernel.facts
     return {
         **cells_of(best.row),

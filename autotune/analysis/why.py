@@ -31,9 +31,9 @@ class WhyRow:
     value: Value | None = None
     time_us: float | None = None
     over_winner: float | None = None
-    """its time divided by the winner's"""
+    """the trial's time divided by the winner's time"""
     verdict: str | None = None
-    """whether it is slower or faster beyond noise; of a failed trial, its outcome"""
+    """whether the trial is slower or faster than the winner beyond noise; for a failed trial, its outcome"""
     trial: int | None = None
     trials: int | None = None
     correct: int | None = None
@@ -43,7 +43,7 @@ class WhyRow:
 
     @property
     def instead(self) -> str:
-        """The value or the family that takes the place of the winner's."""
+        """The value or family that the row compares with the winner's, such as `tile_m=64`."""
         return self.template if self.parameter is None else f"{self.parameter}={self.value}"
 
 
@@ -53,13 +53,16 @@ class _Winner:
 
     best: BestRow
     noise: float
-    """the fraction within which two times are the same"""
+    """the largest relative difference at which two times count as the same"""
     finals_us: Mapping[int, float]
-    """the medians of the finals that it won, by trial"""
+    """trial id to the median in the finals that the kernel won"""
 
     def row(self, about: str, row: TrialRow, *, parameter: str | None = None, value: Value | None = None) -> WhyRow:
-        """A row about one recorded trial. Two trials are compared in the finals if both took part, else in the search,
-        where an order that the finals did not confirm is marked.
+        """Describe one recorded trial in a row.
+
+        Two trials are compared by their times in the finals if both took part. Otherwise they are compared by their
+        times in the search; if the trial was faster there, the verdict says so, because the finals did not confirm that
+        order.
         """
         trial, own = row.trial, self.best.row
         time_us, winner_us, where = row.median_us, own.median_us, " in the search"
@@ -86,11 +89,11 @@ def explain(
     bound: BoundTemplate | None = None,
     finals: FinalsRow | None = None,
 ) -> Iterator[WhyRow]:
-    """Explain a best kernel.
+    """Yield rows that explain why a best kernel is the fastest.
 
-    `rows` are the comparable trials, including its own, as `trials.like` lists them. `noise` is the fraction within
-    which two times are the same. `bound` is the kernel's family, whose rules may refuse values. `finals` are those that
-    made it the best.
+    `rows` are the comparable trials, including the winner, as `trials.like` lists them. `noise` is the largest relative
+    difference at which two times count as the same. `bound` is the kernel's family, whose rules may refuse values.
+    `finals` are the finals that made the kernel the best.
     """
     finals_us = {trial_id: timing.median_us for trial_id, timing in finals.timings} if finals else {}
     winner = _Winner(best, noise or 0.0, finals_us)
@@ -112,30 +115,30 @@ def _verdict(ratio: float, noise: float) -> str:
 
 
 def _by_config(rows: Sequence[TrialRow], winner: TrialRow) -> dict[Config, TrialRow]:
-    """A row for each config: from the winner's own study if possible, measured rather than reused, the latest."""
+    """Choose a row for each config: of the winner's study if possible, then measured, not reused, then the latest."""
     ranked = sorted(rows, key=lambda row: (_study(row) == _study(winner), not row.reused, row.id))
     return {row.trial.config: row for row in ranked} | {winner.trial.config: winner}
 
 
 def _study(row: TrialRow) -> tuple[str, int]:
-    """A trial's generation of a study."""
+    """Return the name and generation of a trial's study."""
     return row.study, row.generation
 
 
 def _rendered(row: TrialRow) -> bool:
-    """Whether a trial used an evaluation of the budget; otherwise its config was rejected before rendering."""
+    """Whether a trial used an evaluation of the budget; configs of other trials were rejected before rendering."""
     return row.trial.source_hash is not None
 
 
 def _default(rows: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
-    """The first config of the winner's family that the search tried in its study, which is the default."""
+    """Return the trial of the default config: the first of the winner's family that the winner's study rendered."""
     of_winner = (_study(winner), winner.template_hash)
     ours = [row for row in rows if _rendered(row) and (_study(row), row.template_hash) == of_winner]
     return min(ours, key=lambda row: row.trial.number, default=None)
 
 
 def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
-    """Recorded trials that differ from the winner in one parameter, in the parameters' order, fastest first."""
+    """Return the trials that differ from the winner in one parameter, in the order of the parameters, fastest first."""
     own = winner.best.row.trial.config.params
     found = []
     for config, row in _by_config(rows, winner.best.row).items():
@@ -148,8 +151,9 @@ def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
 
 
 def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
-    """Every value that the rules refuse with the winner's other values; none if the family no longer has its
-    parameters.
+    """Yield every value that the rules refuse if the winner's other values stay the same.
+
+    Yields nothing if the family no longer has the winner's parameters.
     """
     winner = best.row.trial.config
     winner_today = bound.template.current_config(winner)
@@ -165,7 +169,7 @@ def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
 
 
 def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
-    """The best trial of each family in the winner's accuracy class, fastest first; families without one come last."""
+    """Return the fastest trial of each family in the winner's accuracy class; families without one come last."""
     own = winner.best.row
     by_family: dict[str, list[TrialRow]] = {}
     for row in rows:
@@ -187,12 +191,12 @@ def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
 
 
 def _by_ratio(row: WhyRow) -> tuple[bool, float]:
-    """Fastest first, failed trials last."""
+    """Sort key: fastest first, failed trials last."""
     return row.over_winner is None, row.over_winner or 0.0
 
 
 def _failures(best: BestRow, rows: Sequence[TrialRow]) -> Iterator[WhyRow]:
-    """Trials of a family that failed with the same message, the most frequent first."""
+    """Count the failed trials of each family with the same message, the most frequent message first."""
     counted: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], Config] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""`autotune.best`: the best kernels in a results database, as the command line's `best` selects them."""
+"""`autotune.best`: select the best kernels in a results database, for Python and for the command `best`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ def best(
     device: str | DeviceInfo | None = None,
     accuracy: str | None = None,
 ) -> tuple[BestRow, ...]:
-    """The best kernel of each layer, device and accuracy class.
+    """Return the best kernel of each layer, device and accuracy class.
 
-    `what` is a study, its file or name, `study.layer`, a layer's name, or a problem under any name; None: everything.
-    With a device (cuda:N, host, null, or a part of a recorded device's name) only kernels for it are returned; `match`
-    tells how well each matches. The result is empty if there is none. Raises StoreError, DeviceError and StudyError.
+    `what` is a study, a study file or name, `study.layer`, a layer's name, or a problem, whatever its layers are
+    called; None selects everything. With `device` (cuda:N, host, null, or a part of a recorded device's name) only
+    kernels for this device are returned, and `match` says how well each kernel's device matches. The result is empty if
+    no kernel is found. Raises StoreError, DeviceError and StudyError.
     """
     from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
@@ -42,7 +43,7 @@ def best(
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
-    """A device of this machine, or a recorded one. Raises DeviceError unless the name fits exactly one."""
+    """Return a device of this machine, or a recorded device. Raises DeviceError unless exactly one device matches."""
     try:
         parse_device(name)
     except DeviceError:
@@ -62,7 +63,7 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
 
 
 def recorded_named(name: str, recorded: Sequence[DeviceInfo]) -> Sequence[DeviceInfo]:
-    """The recorded devices with this name, or with it in their names. Raises DeviceError if there is none."""
+    """Return the recorded devices whose name is or contains `name`. Raises DeviceError if there is none."""
     matching = devices_named(name, recorded)
     if not matching:
         names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
@@ -71,9 +72,10 @@ def recorded_named(name: str, recorded: Sequence[DeviceInfo]) -> Sequence[Device
 
 
 def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: None) -> Sequence[DeviceInfo] | None:
-    """The recorded devices that `device` names; None: all. Raises DeviceError if the database has none of this name.
+    """Return the recorded devices that `device` names, or None for all devices.
 
-    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name.
+    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name. Raises DeviceError if
+    no recorded device has this name.
     """
     if device is None:
         return None
@@ -86,7 +88,7 @@ def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: Non
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
-    """The dispatcher of a row. Raises StoreError if it cannot be read."""
+    """Read the dispatcher that is stored in a row. Raises StoreError if it cannot be read."""
     from autotune.dispatch.dispatcher import Dispatcher
 
     try:
@@ -98,9 +100,10 @@ def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
 def latest_dispatchers(
     store: Store, layers: Iterable[Layer], devices: Sequence[DeviceInfo] | None = None, study: str | None = None
 ) -> list[DispatcherRow]:
-    """The latest dispatcher of each of these devices, or of every device, made of all layers of a study, newest first.
+    """Return the latest dispatcher of each of these devices, or of every device, newest first.
 
-    `layers` are the layers in question. Raises StoreError if there is no dispatcher, StudyError for other operations.
+    Dispatchers that were built with held-out layers are excluded. `layers` are the layers that the caller asks about.
+    Raises StoreError if there is no dispatcher, and StudyError if a layer is not a conv2d.
     """
     for layer in layers:
         as_conv2d(layer.problem, "a dispatcher")

@@ -1,4 +1,4 @@
-"""A study -> libraries for immediate use, without sources or a proof, from recorded and predicted kernels."""
+"""Build libraries for immediate use, without sources or a proof, from recorded and predicted kernels of a study."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from autotune.tempdirs import temporary_folder
 def main() -> None:
     """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
-    Each line of standard input has a study and a folder as JSON; the process fails if the last one does. The
-    process reads everything else in advance, including the families of conv2d, which most networks need.
+    Each line of standard input contains a study and a folder as JSON. The process fails if the last request fails.
+    Everything else, including the families of conv2d, which most networks need, is read before the first request.
     """
     device, db = sys.argv[1:]
     try:
@@ -55,11 +55,11 @@ def main() -> None:
 
 
 def build_untuned(study: Study, results: Results, out: Path) -> None:
-    """Choose kernels as an untuned export does, while all cores compile them, and write `libOPERATION.so` and ORIGINS
-    into a folder.
+    """Choose kernels as an untuned export does and write the libraries to a folder; all cores compile meanwhile.
 
-    Kernels that were compiled before come from the cache. Raises ToolchainError without a C++ compiler, StoreError if
-    no layer gets a kernel, and BuildError.
+    The folder gets a `libOPERATION.so` for each operation and the file ORIGINS. Kernels that were compiled earlier come
+    from the cache. Raises ToolchainError if there is no C++ compiler, StoreError if no layer gets a kernel, and
+    BuildError.
     """
     cxx = find_cxx()  # nvcc needs one, too, and names it less clearly
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
@@ -88,8 +88,10 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
 
 
 def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
-    """The largest relative error of a result, and of a single product. A sum of products has its error relative to the
-    sum of their magnitudes, any other result relative to its tolerance.
+    """Return the largest relative errors of a result and of a single product.
+
+    The error of a sum of products is relative to the sum of their magnitudes; the error of any other result is relative
+    to its tolerance.
     """
     source, problem = kernel.source, kernel.problem
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
@@ -97,7 +99,7 @@ def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
 
 
 def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path, cxx: Path) -> None:
-    """Write the library of each operation; all are linked at once, which takes seconds."""
+    """Link and write the library of each operation. The operations run in parallel, because linking takes seconds."""
     operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
     for kernel, binary in compiled:
         operations.setdefault(kernel.problem.operation.name, []).append((kernel, binary))

@@ -1,4 +1,4 @@
-"""Open the evaluator of a named device, for the command line and for `autotune.tune`."""
+"""Open the evaluator of a device by name, for the command line and for `autotune.tune`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]
-"""Called with the chosen device, its name, and the reason."""
+"""Called with the chosen device, its name, and the reason for choosing it."""
 Warn = Callable[[str], None]
-"""Called if other programs use a device, which makes its times unreliable."""
+"""Called with a message if other programs use the device, which makes measured times unreliable."""
 
 
 def evaluator_of(
@@ -31,10 +31,10 @@ def evaluator_of(
     say: Say = lambda *_: None,
     warn: Warn = lambda *_: None,
 ) -> Evaluator:
-    """The evaluator of a named device; without a name, of the first CUDA device, or else of the host.
+    """Open the evaluator of a named device; without a name, of the first CUDA device, or else of the host.
 
-    `deadlines` apply to devices that run kernels. Raises DeviceError if there is no such device, ToolchainError if the
-    host has no compiler.
+    `deadlines` apply to devices that run kernels. Raises DeviceError if there is no such device, and ToolchainError if
+    the host has no compiler.
     """
     if name is not None:
         names = device_names(name)
@@ -73,14 +73,15 @@ def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
 
 
 def device_names(name: str) -> list[str]:
-    """The devices that a word names: `all` GPUs, or several separated by commas. Raises DeviceError if
-    there is none.
+    """Return the devices that a word names: `all` GPUs, or several devices separated by commas.
+
+    Raises DeviceError if `all` finds no GPU.
     """
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
 
 
 def devices_of_workers(count: int, name: str | None) -> list[str | None]:
-    """The device of each of several cluster workers on this machine: two on one GPU would disturb each other's times.
+    """Return a device for each cluster worker on this machine. Two workers on one GPU would disturb each other's times.
 
     All workers open the same device if no GPU is named or found. Raises DeviceError if there are fewer GPUs than
     workers.
@@ -103,24 +104,24 @@ def devices_of_workers(count: int, name: str | None) -> list[str | None]:
 
 
 def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:
-    """The evaluator of the first CUDA device. Raises DeviceError if there is none."""
+    """Open the evaluator of the first CUDA device. Raises DeviceError if there is none."""
     if not has_libcuda():
         raise DeviceError("this machine has no NVIDIA driver (libcuda.so.1)")
     return DeviceEvaluator(["cuda:0"], jobs, cache=binary_cache(), deadlines=deadlines)
 
 
 def binary_cache() -> BinaryCache:
-    """The user's cache folder of compiled programs."""
+    """Return the cache of compiled programs in the user's cache folder."""
     return BinaryCache(cache_folder() / "binaries")
 
 
 def cache_folder() -> Path:
-    """The user's cache folder."""
+    """Return autotune's folder in the user's cache folder."""
     return Path(platformdirs.user_cache_dir("autotune"))
 
 
 def _gpus() -> list[str]:
-    """Every CUDA device by name. Raises DeviceError with the reason if there is none."""
+    """Return the names of all CUDA devices. Raises DeviceError with the reason if there is none."""
     names: list[str] = []
     while True:
         try:

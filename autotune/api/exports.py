@@ -34,18 +34,18 @@ from autotune.study import ADMITTED, Study, distinct_layers, operations_of
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """An exported library."""
+    """The result of `export`: an exported library."""
 
     folder: Path
-    """folder of the library"""
+    """the folder of the library"""
     sources: tuple[Path, ...]
-    """the kernels' `.cu` files"""
+    """the `.cu` files of the kernels"""
     left_out: Mapping[str, str]
-    """layers of the study that the library does not support, and why"""
+    """layers of the study that the library does not support, each with the reason"""
     edited: tuple[Path, ...]
-    """files of an earlier export that stay because somebody edited them"""
+    """files of an earlier export that were kept because somebody edited them"""
     proof: tuple[str, ...] = ()
-    """output of building and testing the folder, as in its proof.txt; empty without `proof`"""
+    """output of building and testing the folder, as in proof.txt; empty with `proof=False`"""
 
 
 def export(
@@ -66,19 +66,19 @@ def export(
     templates: Sequence[str | Path] = (),
     proof: bool = True,
 ) -> ExportResult:
-    """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
+    """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test the library.
 
     `device` (cuda, host, null, replay, or a part of a recorded device's name) selects the device on which the kernels
-    were tuned. `layers` and `op` (the name of an operation) select layers; an export has kernels of one operation only.
-    `accuracy` selects kernels of one accuracy class, and `admit` the fastest kernel that a study with this accuracy
-    admits. With `dispatcher` the export has the kernels that the study's dispatcher chooses. With `untuned` layers
-    without results get the config that the cost model predicts to be fastest; `db` need not exist. `archs` are compute
-    capabilities times ten, by default the device's own. `templates` are folders that contain a folder for each
-    operation.
+    were tuned. `layers` and `op` (the name of an operation) select layers; an export contains kernels of only one
+    operation. `accuracy` selects kernels of one accuracy class. `admit` selects the fastest kernel that a study with
+    this accuracy admits. With `dispatcher` the export contains the kernels that the study's dispatcher chooses. With
+    `untuned` layers without results get the config that the cost model predicts to be fastest, and `db` need not exist.
+    `archs` are compute capabilities times ten; the default is the compute capability of the device. `templates` are
+    folders that contain a folder for each operation.
 
     Raises StoreError if there is nothing to export or the folder cannot be written, DeviceError if the database has no
     results of the device, ProofFailed (an AutotuneError) if the library is wrong or slower than the tuned kernels, and
-    ToolchainError if it cannot be built.
+    ToolchainError if the library cannot be built.
     """
     written = write_export(
         what,
@@ -98,16 +98,16 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """The requested kernels of a study or layer. Raises AutotuneError for contradictory options."""
+    """Which kernels of a study or layer to export. Raises AutotuneError for contradictory options."""
 
     device: str | None = None
-    """device that the kernels were tuned on: a kind, or a part of a recorded device's name"""
+    """the device that the kernels were tuned on: a kind, or a part of a recorded device's name"""
     layers: tuple[str, ...] = ()
     accuracy: str | None = None
     admit: str | None = None
     dispatcher: bool = False
     op: str | None = None
-    """the operation of the layers; None: that of all"""
+    """the operation of the layers to export; None: layers of every operation"""
     untuned: bool = False
     """whether layers without results get the config that is predicted to be fastest"""
 
@@ -126,14 +126,14 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class WrittenExport:
-    """An export before its proof."""
+    """A written export that has not been proven yet."""
 
     exported: Exported
     left_out: Mapping[str, str]
     families: Mapping[str, KernelTemplate]
-    """the installed families, and the families of given folders"""
+    """the installed families and the families of the given folders"""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """in an untuned export, `study.layer` to the origin of its kernel"""
+    """`study.layer` to the origin of the layer's kernel; only for an untuned export"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,10 @@ def write_export(
     templates: Sequence[Path] = (),
     say: Say = lambda *_: None,
 ) -> WrittenExport:
-    """Choose the kernels and write their folder. Raises as `export`; `say` is called with the chosen device."""
+    """Choose the kernels and write their folder.
+
+    `say` is called with the chosen device. Raises the errors of `export`.
+    """
     made_of = images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None
     if request.untuned:
         return _write_untuned(what, out, db, request, tuple(archs), made_of, tuple(templates), say)
@@ -190,7 +193,7 @@ def _write_untuned(
     templates: Sequence[Path],
     say: Say,
 ) -> WrittenExport:
-    """Write recorded kernels of a study's layers, and predicted ones of the others."""
+    """Write recorded kernels for layers of a study, and predicted kernels for layers without a recorded one."""
     study = as_study(what, db, templates)
     operations = operations_of(study)
     families = load_templates(templates, operations, of={each.name for each in operations})
@@ -211,7 +214,7 @@ def _write_untuned(
 def _selected(
     store: Store, what: str, db: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None
 ) -> _Selection:
-    """The kernels on these devices; None: on any."""
+    """Select the recorded kernels on these devices, or on any device if `devices` is None."""
     if request.dispatcher:
         made = latest_dispatchers(store, [row.layer for row in store.studies.layers(what)], devices, what)[0]
         dispatcher = dispatcher_of(store, made)
@@ -228,8 +231,9 @@ def _selected(
 
 
 def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None) -> Sequence[BestRow]:
-    """The best kernels of one GPU, and of other devices for layers that no GPU has. Of kernels with one file name only
-    the first.
+    """Return the best kernels of one GPU, and kernels of other devices for layers without a kernel on the GPU.
+
+    If several kernels would get the same file name, only the first one is returned.
     """
     on = None if devices is None else {info.identity for info in devices}
     stored = store.best.list(what, accuracy=request.accuracy)
@@ -255,7 +259,10 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
 
 
 def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
-    """Each layer's fastest kernel of these accuracy classes, in the measurement mode of its first kernel."""
+    """Return each layer's fastest kernel of these accuracy classes.
+
+    Only kernels in the measurement mode of the layer's first kernel are compared.
+    """
     layers: dict[str, list[BestRow]] = {}
     for row in rows:
         if row.row.trial.accuracy in classes:
@@ -270,7 +277,7 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 
 
 def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:
-    """The trials of a dispatcher's kernels for these layers, and the layers that no kernel supports."""
+    """Return the trials of a dispatcher's kernels for these layers, and the layers that no kernel supports."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
     for one in (layer for layer in made.layers if matches(f"{made.study}.{layer.layer.name}", layers)):
@@ -294,9 +301,9 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Prove a folder on the first CUDA device, if there is one that it supports, else on the CPU; print the results.
+    """Prove a folder on the first CUDA device if the library supports it, otherwise on the CPU; yield lines of output.
 
-    `stage` is called when a stage begins.
+    `stage` is called when a stage of the proof begins.
     """
     exported = written.exported
     with ExitStack() as opened:

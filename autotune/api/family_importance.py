@@ -1,4 +1,4 @@
-"""`autotune.importance`: which parameters determine the times of a layer's kernels, for each family."""
+"""`autotune.importance`: which parameters of a family affect the times of a layer's kernels."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class FamilyImportance:
     """The importance of one family's parameters on one layer and device."""
 
     layer: str
-    """study.layer"""
+    """`study.layer`"""
     device: str
     """the device's name"""
     template: str
-    """the family"""
+    """the family's name"""
     found: Importance
-    """the importance of its parameters"""
+    """the importance of the family's parameters"""
 
 
 def importance_of(trials: FamilyTrials) -> Importance | None:
-    """The importance of one family's parameters; None if it has too few correct trials."""
+    """Compute the importance of a family's parameters; None if the family has too few correct trials."""
     from autotune.search.importance import importance as importance_in
 
     return importance_in(trials.params, [(row.trial.config, row.median_us) for row in trials.rows if row.median_us])
@@ -49,11 +49,11 @@ def importance(
     layers: Collection[str] = (),
     say: Say = lambda *_: None,
 ) -> tuple[FamilyImportance, ...]:
-    """The importances for each layer of a study, or for one, and for every family with at least 20 correct trials.
+    """Return the importance of parameters for each layer of a study, or for one layer.
 
-    With `device` (a part of a recorded name), `families` or `layers` only for these; `say` is called with the chosen
-    device of this machine. Raises StoreError if there are no such trials, and DeviceError if the database has no trials
-    of the device.
+    Each family with at least 20 correct trials gets an entry. `device` (a part of a recorded name), `families` and
+    `layers` restrict the result. `say` is called if `device` names a device of this machine. Raises StoreError if there
+    are no such trials, and DeviceError if the database has no trials of the device.
     """
     from autotune.replay.recorded_trials import device_words, families_of, measured_rows
     from autotune.store import Store

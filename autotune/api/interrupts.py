@@ -1,4 +1,4 @@
-"""Ctrl-C in a run that measures: the first asks for an orderly end, the second ends it at once."""
+"""Handle Ctrl-C in a run that measures: the first asks for an orderly end, the second ends the run at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import FrameType
 
 @contextmanager
 def orderly_interrupts(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yields a function that tells whether Ctrl-C was pressed; the second Ctrl-C has its normal effect.
+    """Yield a function that returns whether Ctrl-C was pressed; a second Ctrl-C has its normal effect.
 
-    Outside the main thread, in which Python handles signals, Ctrl-C keeps its normal effect; it also stays ignored if
-    it was.
+    Python handles signals only in the main thread, so in other threads Ctrl-C keeps its normal effect. If SIGINT was
+    ignored, it stays ignored.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield lambda: False

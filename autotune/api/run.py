@@ -1,4 +1,4 @@
-"""Open a run that measures a study: device, database, Ctrl-C, and the lock of the study. Each such command uses it."""
+"""Open the device and the database of a run that measures a study, lock the study, and handle Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.trial_log import Progress
 
 Stopping = AbstractContextManager[Callable[[], bool]]
-"""Yields a function that tells whether Ctrl-C asked for the end."""
+"""Yields a function that returns whether the user has pressed Ctrl-C to end the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """How a run reports to the command or function that started it, and how it is stopped."""
+    """How a run reports to the command or function that started it, and how Ctrl-C stops the run."""
 
     wait: Callable[[Store, bool], None]
-    """called repeatedly while another process measures the study into this database, with whether Ctrl-C was pressed;
-    raises to give up
+    """called repeatedly while another process measures the study into this database; the argument is whether the user
+    has pressed Ctrl-C; may raise to give up
     """
     observer: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
-    """yields a function that is called with the progress"""
+    """yields a function that the run calls with its progress"""
     device: Say = lambda *_: None
-    """called with the opened device, its name and the reason"""
+    """called with the opened device, the device's name and the reason for choosing it"""
     warn: Warn = lambda _: None
-    """called if other programs use the device, which makes its times unreliable"""
+    """called if other programs use the device, which makes measured times unreliable"""
     interrupts: Callable[[], Stopping] = orderly_interrupts
 
 
@@ -51,9 +51,9 @@ class OpenRun:
     evaluator: Evaluator
     store: Store
     stopping: Callable[[], bool]
-    """whether Ctrl-C asked for the end"""
+    """returns whether the user has pressed Ctrl-C to end the run"""
     observe: Callable[[Progress], None]
-    """shows progress"""
+    """reports progress to the caller"""
 
 
 @contextmanager
@@ -69,8 +69,8 @@ def open_run(
 ) -> Iterator[OpenRun]:
     """Open the device, then the database, then wait until no other process measures the study.
 
-    With `on_results` the database must have results. `check` raises for a device that the run cannot use. Nothing is
-    written before both checks have passed.
+    With `on_results` the database must already contain results. `check` raises an error for a device that the run
+    cannot use. Nothing is written until both checks have passed.
     """
     check_writable_results(path_of(db))
     if jobs is not None and jobs < 1:
@@ -90,7 +90,7 @@ def open_run(
 
 
 def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
-    """Raise DeviceError or ToolchainError if this device cannot time the libraries of the finals."""
+    """Raise DeviceError or ToolchainError if the device cannot time the libraries that the finals compare with."""
     if not finals.libraries:
         return
     if not info.can.gpu:
@@ -106,11 +106,12 @@ _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 
 @contextmanager
 def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
-    """Wait while another process tunes this study on such a device into this database.
+    """Wait while another process tunes the same study on the same device into the same database.
 
-    Two concurrent runs of one study would propose the same configs under the same numbers; the later run finds them
-    done when it gets the lock. It is a lock on a file in the cache folder, which ends with the process. `waits` is
-    called before every further attempt, and may raise to give up. Raises StoreError if the folder cannot be written.
+    Two concurrent runs of one study would propose the same configs under the same trial numbers. The later run finds
+    the trials finished when it gets the lock. The lock is a lock on a file in the cache folder, and ends with the
+    process. `waits` is called before every further attempt, and may raise to give up. Raises StoreError if the folder
+    cannot be written.
     """
     owned = (store.path.resolve(), study.name, info.identity)
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""Plan a run: read a study, apply the overrides, and check it against its families and the finals' settings."""
+"""Plan a run: read a study, apply the overrides, and check the study against its families."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Values that replace a study's own, field by field; None keeps the study's."""
+    """Values that replace the values of a study; None keeps the value of the study."""
 
     templates: tuple[str, ...] | None = None
-    """families"""
+    """the families to search"""
     trials: int | None = None
     time_budget_s: float | None = None
     trials_total: int | None = None
@@ -41,22 +41,22 @@ class Overrides:
     warm_start: bool | None = None
 
     def of(self, study: Study) -> Study:
-        """The study with the given values."""
+        """Return the study with the overrides applied."""
         overrides = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(study, **{name: value for name, value in overrides.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A study whose families exist and serve it."""
+    """A study whose families exist and support the study."""
 
     study: Study
     layers: tuple[Layer, ...]
-    """all layers of the study, or some"""
+    """the layers to tune: all layers of the study or some of them"""
     families: Mapping[str, KernelTemplate]
     finals: FinalsPlan = PLAIN_FINALS
     fresh: bool = False
-    """whether to start over; stored results stay"""
+    """whether to start the search over; stored results stay in the database"""
 
     @property
     def names(self) -> frozenset[str]:
@@ -75,11 +75,11 @@ def plan_run(
     finals_s: float | None = None,
     fresh: bool = False,
 ) -> RunPlan:
-    """Read a study, apply the overrides, and check it against its families, including those in `folders`.
+    """Read a study, apply the overrides, and check the study against its families, including families in `folders`.
 
-    Opens no device, and the database only to read the text and the layers of a stored study. Warns (StoreWarning) if
-    the database has trials of layers that the study no longer has, unless the run starts over. Raises StudyError,
-    TemplateError and DeviceError.
+    No device is opened. The database is opened only to read the text and the layers of a stored study. Warns
+    (StoreWarning) if the database has trials of layers that the study no longer has, unless the run starts over. Raises
+    StudyError, TemplateError and DeviceError.
     """
     planned = as_study(study, db, folders)
     if overrides is not None:
@@ -95,7 +95,10 @@ def plan_run(
 
 
 def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
-    """The study's layers of these names, all without names. Raises StudyError for an unknown one."""
+    """Return the study's layers with these names, or all layers if no name is given.
+
+    Raises StudyError for an unknown name.
+    """
     known = {layer.name: layer for layer in study.layers}
     wanted = [name.removeprefix(f"{study.name}.") for name in names]
     for name in wanted:
@@ -125,8 +128,9 @@ def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
 
 
 def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) -> FinalsPlan:
-    """The settings of the finals. Raises DeviceError for an unknown library, StudyError for one without such kernels.
+    """Return the settings of the finals.
 
+    Raises DeviceError for an unknown library, and StudyError for a library without kernels for these operations.
     `api.run.check_baselines` checks the device.
     """
     if unknown := [name for name in baselines if name not in BASELINES]:
@@ -146,7 +150,7 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) ->
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:
     """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
 
-    If the study has no stored layer at all, it is a different study, which the store refuses.
+    If none of the stored layers is in the study, it is a different study, which the store refuses.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
     stored = _stored_layers(study.name, db)
@@ -162,7 +166,7 @@ def _warn_dropped_layers(study: Study, db: str | Path) -> None:
 
 
 def _stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
-    """The stored layers of a study; empty if it is not stored."""
+    """Return the stored layers of a study; empty if the study is not in the database."""
     from autotune.store import Store, has_results
 
     if not has_results(db):

@@ -1,4 +1,4 @@
-"""Choose a sanitizer: that of the first CUDA device, or else of the host."""
+"""Choose a sanitizer: compute-sanitizer for the first CUDA device, or else the sanitizer of the host."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def open_sanitizer(
     logs: Path | None = None,
     say: Callable[[str, str], None] = lambda *_: None,
 ) -> Sanitizer:
-    """The sanitizer of a device; by default of the first CUDA device, or of the host if there is none.
+    """Open the sanitizer of a device; by default of the first CUDA device, or of the host if there is none.
 
-    `say` is then called with its name and the reason. `tools` are compute-sanitizer's; empty: all of them. Raises
-    ToolchainError if compute-sanitizer or AddressSanitizer is not installed, DeviceError for a device that no
-    sanitizer, or none of the tools, supports.
+    `say` is called with the host's name and the reason if the host is used instead of a CUDA device. `tools` are tools
+    of compute-sanitizer; empty means all tools. Raises ToolchainError if compute-sanitizer or AddressSanitizer is not
+    installed, and DeviceError for a device that no sanitizer, or none of the tools, supports.
     """
     if device is None:
         try:
@@ -66,10 +66,10 @@ def _on_gpu(
 
 
 def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
-    """The sanitizer of this machine, with `gpu` compute-sanitizer if it is installed; and which checks will not run,
-    and why.
+    """Return the sanitizer of this machine, and a message that says which checks will not run and why.
 
-    Without AddressSanitizer a message takes its place. Raises ToolchainError without a C++ compiler.
+    With `gpu` the sanitizer is compute-sanitizer, if it is installed. Without AddressSanitizer an error message is
+    returned instead of a sanitizer. Raises ToolchainError if there is no C++ compiler.
     """
     why = "this machine has no CUDA device"
     if gpu:

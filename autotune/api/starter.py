@@ -1,4 +1,4 @@
-"""Write the folder of a small working operation to start from."""
+"""Write the folder of a small working operation, as a starting point for users."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FILES = {
 
 
 def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
-    """Write an operation's folder and next to it a study; return the files.
+    """Write a folder with a new operation, and a study file next to the folder; return the written files.
 
-    Raises TemplateError for a name that is invalid or taken, StoreError if the files cannot be written.
+    Raises TemplateError for a name that is invalid or taken, and StoreError if the files cannot be written.
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(

@@ -1,4 +1,4 @@
-"""Find a study by name: one built in Python, a file, or the name of a shipped or a stored study."""
+"""Find a study: a `Study` built in Python, a file, or the name of a shipped or stored study."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """A study as its file would declare it: one built in Python is checked and gets its text.
+    """Return a study in the form in which its file would declare it.
 
-    Its operations are bundled, or in `directories`, or next to its file. Raises StudyError.
+    A study built in Python is checked and gets a text. Operations are searched for among the bundled ones, in
+    `directories`, and next to the study file. Raises StudyError.
     """
     if not isinstance(study, Study):
         return study_named(str(study), db, directories)
@@ -32,9 +33,10 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
 
 
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """A study's file, a shipped study, or a stored study of this name. Raises StudyError if there is none.
+    """Return the study of a file, a shipped study, or a stored study with this name.
 
-    Its operations are bundled, or in `directories`, or next to its file (for a stored study, in the current folder).
+    Operations are searched for among the bundled ones, in `directories`, and next to the study file (for a stored
+    study, in the current folder). Raises StudyError if there is no such study.
     """
     try:
         file = find_study(name)
@@ -54,7 +56,7 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
 
 
 def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
-    """Every generation of the database's studies, oldest first; empty if there is no database."""
+    """Return every generation of the database's studies, oldest first; empty if there is no database."""
     from autotune.store import Store, has_results
 
     if not has_results(db):
@@ -64,7 +66,7 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
 
 
 def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what: str | None, db: str) -> None:
-    """Raise StoreError for a layer name that no stored layer of the study has."""
+    """Raise StoreError for a layer name that is not the name of a stored layer of the study."""
     for name in layers:
         if not any(matches(row.name, (name,)) for row in stored):
             known = ", ".join(row.layer.name for row in stored)
@@ -72,14 +74,15 @@ def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what:
 
 
 def matches(name: str, layers: Collection[str]) -> bool:
-    """Whether a layer, `study.layer`, is among the named ones, with or without their study; without names all are."""
+    """Whether a layer (`study.layer`) is among the named layers; True without names. A name may omit the study."""
     return not layers or name in layers or name.rpartition(".")[2] in layers
 
 
 def name_of(what: Study | str | Path | None, directories: Sequence[Path] = ()) -> str | None:
-    """A study's or layer's name; for a study file its own name, and for a shipped study the name that `studies` lists.
+    """Return the name of a study or layer: for a study file or a shipped study, the name that the file declares.
 
-    Called before a database is opened. The file's operations are bundled, or in `directories`, or next to it.
+    Called before a database is opened. Operations are searched for among the bundled ones, in `directories`, and next
+    to the study file.
     """
     if what is None:
         return None
@@ -100,9 +103,9 @@ NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
 
 
 def named_layers(store: Store, what: str) -> NamedLayers:
-    """The layers that `what` names: of FILE.toml or FILE.toml.LAYER, of the database, or else of a shipped study.
+    """Return the layers that `what` names: FILE.toml, FILE.toml.LAYER, a name in the database, or a shipped study.
 
-    Raises StudyError for a study file that cannot be read or has no such layer.
+    Raises StudyError for a study file that cannot be read or does not have the layer.
     """
     from autotune.analysis.networks import stored_study
 

@@ -1,4 +1,4 @@
-"""`autotune.tune`, and its parts that the command line's `tune` and `compare` also use."""
+"""`autotune.tune`, and the functions that the commands `tune` and `compare` share with it."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ OnTrial = Callable[[Trial, Progress], object]
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
-    """The result of tuning. All of it is in the database, too."""
+    """The result of tuning, which is also stored in the database."""
 
     study: Study
-    """the study with the overrides of this run"""
+    """the study with the overrides of this run applied"""
     device: DeviceInfo
-    """the device"""
+    """the device that the study was tuned on"""
     layers: tuple[LayerResult, ...]
-    """results in the study's order; for a layer without a correct kernel `best` is None, and `why_not` says why"""
+    """results in the study's order; if a layer has no correct kernel, `best` is None and `why_not` gives the reason"""
     best: tuple[BestRow, ...]
-    """the best kernel of each layer and accuracy class, also from earlier runs"""
+    """the best kernel of each layer and accuracy class, including kernels of earlier runs"""
     end_to_end: tuple[EndToEndResult, ...] = ()
-    """times with copies from and to host memory, if the study asks for them"""
+    """times that include copies from and to host memory, if the study asks for them"""
 
 
 def tune(
@@ -60,17 +60,18 @@ def tune(
     on_trial: OnTrial | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> TuneResult:
-    """Tune all or some of the layers of a study and return the result of each.
+    """Tune all or some of the layers of a study and return the result of each layer.
 
-    `study` is a `Study`, a study file or the name of a shipped or stored study; `device` is named as on the command
-    line, by default the first CUDA device, or else the host. `trials` and `time_budget_s` replace the study's, per
-    layer. `templates` are folders of more families; `jobs` is the number of parallel compilers, by default one per
-    core. Call it again to resume: nothing is evaluated twice. When `stopping` returns true it ends after the running
-    trials. If another process is tuning the study it waits, and raises StoreError if `stopping` returns true meanwhile.
-    It warns (UserWarning) if other programs use the GPU.
+    `study` is a `Study`, a study file or the name of a shipped or stored study. `device` is named as on the command
+    line; the default is the first CUDA device, or the host if there is none. `trials` and `time_budget_s` override the
+    study's budget per layer. `templates` are folders with more families. `jobs` is the number of parallel compilers, by
+    default one per core. Call the function again to resume: no config is evaluated twice. When `stopping` returns true,
+    tuning ends after the running trials. While another process tunes the study, the function waits; it raises
+    StoreError if `stopping` returns true meanwhile. It warns (UserWarning) if other programs use the GPU.
 
-    Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything runs, and
-    KeyboardInterrupt after Ctrl-C, once the running trials have ended and are stored; a second Ctrl-C ends it at once.
+    Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything runs. After Ctrl-C,
+    raises KeyboardInterrupt once the running trials have ended and are stored; a second Ctrl-C ends the function at
+    once.
     """
     plan = plan_run(
         study,
@@ -106,9 +107,10 @@ def tune(
 
 
 def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResult:
-    """Tune on an open device and database; without `search` only the finals.
+    """Tune on an open device and database; with `search=False` run only the finals.
 
-    End-to-end times follow if the study asks for them, on a device that copies data.
+    If the study asks for end-to-end times, measure them afterwards, on devices that copy between host and device
+    memory.
     """
     study, evaluator, store = plan.study, run.evaluator, run.store
     results = tune_study(
@@ -140,8 +142,9 @@ def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResu
 
 
 def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
-    """The best kernels of these layers of a study on a device, of the admitted classes, in the study's measurement
-    mode.
+    """Return the best kernels of some layers of a study on a device.
+
+    Only kernels of the accuracy classes that the study admits, in the study's measurement mode, are included.
     """
     return [
         row

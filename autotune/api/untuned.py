@@ -1,4 +1,4 @@
-"""Kernels for the layers of a study that may never have been tuned: recorded winners, else predicted configs."""
+"""Choose kernels for layers that may never have been tuned: recorded winners, or else predicted configs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autotune.study import Study
 from autotune.tuning.initial_design import Predicted, predict
 
 Chosen: TypeAlias = tuple[SelectedKernel, str]
-"""A kernel and its origin in words."""
+"""A kernel, and a phrase that says where the kernel comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Untuned:
 
     kernels: tuple[SelectedKernel, ...]
     origins: Mapping[str, str]
-    """`study.layer` to where its kernel comes from"""
+    """`study.layer` to the origin of the layer's kernel"""
     left_out: Mapping[str, str]
-    """`study.layer` to why it has none"""
+    """`study.layer` to the reason why the layer has no kernel"""
 
 
 @contextmanager
 def opened_results(db: str, device: str | None, say: Say = lambda *_: None) -> Iterator[Results]:
-    """A user's database, if it exists, and the bundled ones; a thread opens the device meanwhile."""
+    """Open a user's database, if it exists, and the bundled databases, while a thread opens the device."""
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}
         if has_results(db):
@@ -66,11 +66,12 @@ def untuned_kernels(
     jobs: int = 1,
     found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> Untuned:
-    """A kernel for each of these layers, without running one.
+    """Choose a kernel for each of these layers without running one.
 
-    It is the fastest recorded kernel of this GPU that the study admits, of the first database that has one, or the
-    config that is predicted to be fastest. Forks of this process predict configs if there are several `jobs`. `found`
-    is called with each kernel as it is chosen. Raises DeviceError if there is no such device.
+    The choice is the fastest recorded kernel for this GPU that the study admits, from the first database that has one.
+    For a layer without such a kernel, the choice is the config that is predicted to be fastest. If `jobs` is above 1,
+    forks of this process make the predictions. `found` is called with each kernel as soon as it is chosen. Raises
+    DeviceError if there is no such device.
     """
     chosen: dict[str, Chosen] = {}
     left_out: dict[str, str] = {}
@@ -88,9 +89,10 @@ def untuned_kernels(
 def selected_kernel(
     store: Store, row: BestRow, study: Study, db: str, families: Mapping[str, KernelTemplate]
 ) -> SelectedKernel:
-    """A recorded kernel with everything that its export needs; `families` may have the folder of its operation.
+    """Return a recorded kernel with everything that an export needs.
 
-    Raises StoreError if the database has no source of the kernel, or no header of its family.
+    If `families` include the folder of the kernel's operation, the kernel's problem refers to that folder. Raises
+    StoreError if the database lacks the source of the kernel or the header of the kernel's family.
     """
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
@@ -105,7 +107,7 @@ def selected_kernel(
 
 
 def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> DeviceInfo:
-    """A device of this machine, or a recorded one."""
+    """Return a device of this machine, or a recorded device."""
     kind, number = "cuda", "0"
     if name is not None:
         try:
@@ -122,7 +124,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
 
 
 class Results:
-    """Several results databases, in the order in which they are asked about a device."""
+    """Several results databases, in the order in which they are searched for kernels."""
 
     def __init__(self, stores: Mapping[str, Store], device: Future[DeviceInfo]) -> None:
         self._stores, self._opened = stores, device
@@ -137,7 +139,7 @@ class Results:
     def kernels(
         self, study: Study, layers: Sequence[Layer], families: Mapping[str, KernelTemplate], jobs: int
     ) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
-        """Each layer with its kernel, or with the reason why no family supports it; recorded kernels come first."""
+        """Yield each layer with its kernel, or with the reason why no family supports it; recorded kernels first."""
         pairs = [(layer, self._recorded(study, layer, families)) for layer in layers]
         new = [layer for layer, recorded in pairs if recorded is None]
         tuned = {classes: self.tuned(classes) for classes in {study.informative(layer.problem) for layer in new}}
@@ -146,7 +148,7 @@ class Results:
         yield from predicted
 
     def _recorded(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> Chosen | None:
-        """The fastest admitted kernel of this model of GPU in the first database that has one."""
+        """Return the fastest admitted kernel for this GPU model from the first database that has one."""
         for name, best in self.best().items():
             store = self._stores[name]
             rows = [
@@ -164,7 +166,7 @@ class Results:
         return None
 
     def best(self) -> Mapping[str, Mapping[Problem, Sequence[BestRow]]]:
-        """The best kernels of this model of GPU, by database and problem."""
+        """Return the best kernels for this GPU model, by database and problem."""
         if not self._best:
             self._best |= {name: self._read(store) for name, store in self._stores.items()}
         return self._best
@@ -177,7 +179,7 @@ class Results:
         return found
 
     def tuned(self, classes: tuple[str, ...]) -> tuple[TopTrial, ...]:
-        """The trials of some accuracy classes, which correct predictions."""
+        """Return the trials of these accuracy classes, which correct the predictions of the cost model."""
         if classes not in self._tuned:
             kinds = (self.device.kind,)
             each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self._stores.values())
@@ -191,7 +193,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class _Predictions:
-    """The inputs of a prediction."""
+    """The inputs of the predictions for untuned layers."""
 
     study: Study
     families: Mapping[str, KernelTemplate]
@@ -201,8 +203,10 @@ class _Predictions:
     rates: Mapping[str, float]
 
     def of(self, layers: Sequence[Layer], jobs: int) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
-        """The layers' kernels in the order in which they are ready. With several `jobs`, forks of this process begin to
-        predict at once; each prediction takes 0.2 s, and families and trials need not be read again.
+        """Yield the kernel of each layer as soon as it is predicted.
+
+        If `jobs` is above 1, forks of this process start to predict at once. A prediction takes 0.2 s, and a fork does
+        not have to read families and trials again.
         """
         if min(jobs, len(layers)) < 2:
             return ((layer, self.one(layer)) for layer in layers)
@@ -212,7 +216,7 @@ class _Predictions:
         return ((asked[each], each.result()) for each in as_completed(asked))
 
     def one(self, layer: Layer) -> Chosen | NoTemplate:
-        """The kernel of the config that is predicted to be fastest."""
+        """Return the kernel of the config that is predicted to be fastest."""
         tuned = self.tuned[self.study.informative(layer.problem)]
         try:
             predicted = predict(self.study, layer, self.families, self.device, tuned, self.rates)
@@ -228,7 +232,7 @@ class _Predictions:
 
 
 _forked: list[_Predictions] = []
-"""The inputs of a forked process's predictions: one element, which is set when the process starts."""
+"""The inputs of a forked process's predictions: a list of one element, set when the process starts."""
 
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:
@@ -236,7 +240,7 @@ def _predicted(layer: Layer) -> Chosen | NoTemplate:
 
 
 def _predicted_kernel(study: Study, predicted: Predicted) -> SelectedKernel:
-    """The kernel of a predicted config, which is rendered here and was never run."""
+    """Render the kernel of a predicted config. The kernel has never run."""
     layer, bound = predicted.layer, predicted.bound
     names = (study.name, layer.name, bound.device, bound.template.hash, study.measure.cache)
     origin = Origin(*names, predicted_us=predicted.predicted_us)

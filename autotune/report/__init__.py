@@ -1,1 +1,1 @@
-"""The results of a study or layer as one HTML page that loads nothing: charts, each with a table."""
+"""Write the results of a study or layer as one HTML page without external files: charts, each with a table."""

@@ -1,4 +1,4 @@
-"""The axes and parts of a chart with their positions, for the SVG in the page."""
+"""Compute the positions of a chart's axes and marks, for the SVG in the page."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ _MOST_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A range of values."""
+    """A range of values along one axis."""
 
     low: float
     high: float
     logarithmic: bool = True
 
     def share(self, value: float) -> float:
-        """The position of a value: 0 at the low end, 1 at the high end; values beyond an end are at that end."""
+        """Return the position of a value: 0 at the low end, 1 at the high end.
+
+        Values beyond an end are moved to the end.
+        """
         value = min(max(value, self.low), self.high)
         if self.logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> tuple[float, ...]:
-        """Round values between the ends, few enough to be read."""
+        """Return round values between the ends, few enough to label."""
         if self.logarithmic and self.high / self.low > _MOST_TICKS:
             return _round_ones(self.low, self.high)
         step = _step((self.high - self.low) / _MOST_TICKS)
@@ -34,7 +37,7 @@ class Axis:
 
 
 def logarithmic(values: Iterable[float]) -> Axis:
-    """An axis around positive values, with a margin at its ends."""
+    """Make a logarithmic axis that spans the positive values, with a margin at both ends."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
     room = max((high / low) ** 0.05, 1.03)
@@ -42,18 +45,18 @@ def logarithmic(values: Iterable[float]) -> Axis:
 
 
 def linear(high: float, low: float = 0.0) -> Axis:
-    """An axis from a value, by default 0, to another."""
+    """Make a linear axis that spans from `low`, by default 0, to `high`."""
     return Axis(low, high if high > low else low + 1.0, logarithmic=False)
 
 
 def _step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, not less than a value."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is not less than a value."""
     ten = 10.0 ** math.floor(math.log10(least))
     return float(f"{next(times for times in (1, 2, 5, 10) if times * ten >= least * 0.999999) * ten:.10g}")
 
 
 def _round_ones(low: float, high: float) -> tuple[float, ...]:
-    """Powers of ten, with 2 and 5 times each if there are few enough."""
+    """Return powers of ten, and 2 and 5 times each power if the list stays short enough."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for times in ((1, 2, 5), (1, 3), (1,)):
         found = tuple(
@@ -85,13 +88,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with a text."""
+    """A point with a text for the reader."""
 
     x: float
     y: float
     title: str
     link: str
-    """the id of the link's target; empty without a link"""
+    """the id of the element that the point links to; empty without a link"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,12 @@ class Dot:
     x: float
     y: float
     row: str
-    """the id of its row in the page"""
+    """the id of the trial's row in the page"""
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Trials of a family, all with a time or all without."""
+    """The trials of one family: either all have a time, or none has."""
 
     kind: str
     """a class of the style sheet"""
@@ -167,32 +170,32 @@ class Plane:
     y: Axis
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """The position of two values in the picture, to a tenth of a unit."""
+        """Return the position of a point in the picture, rounded to a tenth of a unit."""
         across = LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT)
         down = TOP + (1 - self.y.share(y)) * (HEIGHT - TOP - BOTTOM)
         return round(across, 1), round(down, 1)
 
     def line(self, kind: str, points: Iterable[tuple[float, float]]) -> Line:
-        """A straight line from point to point."""
+        """Draw straight lines from point to point."""
         placed = [self.place(*point) for point in points]
         return Line(kind, "M" + "L".join(f"{x:g} {y:g}" for x, y in placed))
 
     def steps(self, kind: str, points: Sequence[tuple[float, float]], until: float) -> Line:
-        """A step line: each value lasts until the next one begins."""
+        """Draw a step line: each value lasts until the next value begins."""
         placed = [self.place(*point) for point in points]
         end, _ = self.place(until, self.y.low)
         (x, y), *others = placed
         return Line(kind, f"M{x:g} {y:g}" + "".join(f"H{x:g}V{y:g}" for x, y in others) + f"H{end:g}")
 
     def ticks(self, say_x: Callable[[float], str], say_y: Callable[[float], str]) -> tuple[tuple[Tick, ...], ...]:
-        """The labels of both axes."""
+        """Return the labels of both axes."""
         across = tuple(Tick(self.place(value, self.y.low)[0], say_x(value)) for value in self.x.ticks())
         down = tuple(Tick(self.place(self.x.low, value)[1], say_y(value)) for value in self.y.ticks())
         return across, down
 
 
 def apart(labels: Sequence[Label]) -> tuple[Label, ...]:
-    """The labels, moved up or down so that they do not overlap; all stay within the picture."""
+    """Move labels up or down so that they do not overlap and stay within the picture."""
     found: list[Label] = []
     below = TOP - _LINE / 2
     for label in sorted(labels, key=lambda label: label.y):

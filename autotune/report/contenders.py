@@ -1,4 +1,4 @@
-"""finals -> contenders: the kernels of the finals with confidence intervals, and the winner's comparisons."""
+"""finals -> contenders: the kernels of the finals with confidence intervals, compared with the winner."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from autotune.report.chart import Axis, linear
 from autotune.store import FinalsRow, TrialRow, Verdict
 
 _CLOSE = 1.05
-"""a contender is close up to this multiple of the fastest time"""
+"""a contender is close if its time is at most this multiple of the fastest time"""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One of the kernels that were timed interleaved."""
+    """One of the kernels that were timed interleaved in the finals."""
 
     name: str
-    """`winner`, `starting config`, `cudnn nhwc`; empty for another finalist"""
+    """such as `winner`, `starting config` or `cudnn nhwc`; empty for another finalist"""
     row: TrialRow | None
-    """None for a rival, which is not a trial"""
+    """the contender's trial; None for a rival, which is not a trial"""
     time_us: float
     half_us: float | None
-    """half the width of the median's 95 % confidence interval; None if no samples are stored"""
+    """half the width of the 95 % confidence interval of the median; None if no samples are stored"""
     verdict: str
-    """`win`, `tie` or `loss` of the winner against it; empty without a verdict"""
+    """`win`, `tie` or `loss` of the winner against this contender; empty without a verdict"""
     ratio: float
-    """its time over the winner's"""
+    """the contender's time divided by the winner's time"""
     caveat: str = ""
 
     @property
     def rival(self) -> bool:
-        """Whether it is a rival: a kernel that a user would run without autotune."""
+        """Whether the contender is a rival: a kernel that a user would run without autotune."""
         return self.row is None
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The ends of its confidence interval, or the median if it has none."""
+        """The ends of the confidence interval, or the median twice if there is no interval."""
         return self.time_us - (self.half_us or 0.0), self.time_us + (self.half_us or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Finals as a picture: the contenders, fastest first, on an axis of time."""
+    """Finals as a picture: the contenders, fastest first, on a time axis."""
 
     finals: FinalsRow
     contenders: tuple[Contender, ...]
     axis: Axis
-    """a linear axis for those close to the winner, wide enough to show their intervals"""
+    """a linear axis for the contenders close to the fastest, wide enough for their intervals"""
 
     def across(self, time_us: float) -> float | None:
-        """The position of a time on the axis, in per cent; None beyond its ends."""
+        """Return the position of a time on the axis, in per cent; None beyond the ends of the axis."""
         return round(100 * self.axis.share(time_us), 2) if self.axis.low <= time_us <= self.axis.high else None
 
     def width(self, contender: Contender) -> tuple[float, float]:
-        """The start and width of a contender's interval."""
+        """Return the start and width of a contender's interval, in per cent."""
         low, high = (100 * self.axis.share(end) for end in contender.interval_us)
         return round(low, 2), round(high - low, 2)
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None:
-    """Finals with the details of each contender; None if no details are stored. `trials` are by id."""
+    """Describe the contenders of finals; None if no details are stored. `trials` maps ids to trials."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None
@@ -108,7 +108,7 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
 
 
 def _winner_alone(finals: FinalsRow) -> list[Contender]:
-    """The winner with the time from its verdicts, if no samples of finalists are stored."""
+    """Return only the winner, with the time from its verdicts, if no samples of finalists are stored."""
     return [Contender("winner", finals.winner, finals.verdicts[0].median_us, None, "", 1.0)]
 
 
@@ -133,5 +133,5 @@ def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
 
 
 def ratio(verdict: Verdict) -> float:
-    """How many times as fast the winner is."""
+    """Return the time of the other kernel divided by the winner's time."""
     return verdict.against_us / verdict.median_us

@@ -1,4 +1,4 @@
-"""trials -> chart: every trial's time, and the best so far."""
+"""trials -> chart: the time of every trial, and the best time so far."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
 _COLOURS = 7
-"""number of families with their own colour; the others share the last class"""
+"""number of families with a colour of their own; the other families share the last colour"""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _SLOWEST = 16.0
-"""end of the time axis as a multiple of the best time; slower trials are at its end"""
+"""end of the time axis as a multiple of the best time; slower trials are drawn at the end"""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family's trials in a layer."""
+    """The trials of one family on a layer."""
 
     name: str
     kind: str
-    """its colour, as a class of the style sheet"""
+    """the family's colour, as a class of the style sheet"""
     trials: tuple[TrialRow, ...]
     best_us: float | None
 
 
 def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
-    """Each family's colour in the whole page, as a class of the style sheet; often fast families come first."""
+    """Assign each family its colour in the whole page, as a class of the style sheet; mostly fast families first."""
     score: dict[str, float] = {}
     for trials in layers:
         for place, family in enumerate(families(trials)):
@@ -39,7 +39,7 @@ def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
 
 
 def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) -> tuple[Family, ...]:
-    """The families of trials, fastest first; families without a correct trial come last."""
+    """Group trials by family, fastest family first; families without a correct trial come last."""
     found: dict[str, list[TrialRow]] = {}
     for row in trials:
         found.setdefault(row.trial.config.template, []).append(row)
@@ -51,7 +51,10 @@ def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) 
 def by_trial(
     section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
 ) -> Chart | None:
-    """Every trial's time by number, with the best so far; None if none has a time. Failed trials are at the top."""
+    """Draw the time of every trial by number, and the best time so far; None if no trial has a time.
+
+    Failed trials are drawn above the chart.
+    """
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
         return None
@@ -79,13 +82,13 @@ def by_trial(
 
 
 def steps(trials: Sequence[TrialRow]) -> tuple[TrialRow, ...]:
-    """The trials that were faster than all earlier ones."""
+    """Return the trials that were faster than all earlier trials."""
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     return tuple(trials[int(place)] for place, _ in _falling(timed))
 
 
 def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that are lower than all earlier ones."""
+    """Return the points that are lower than all earlier points."""
     found: list[tuple[float, float]] = []
     for x, y in points:
         if not found or y < found[-1][1]:
@@ -94,7 +97,10 @@ def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
-    """An axis for the times of correct trials (at least one) and for the floor if it is near; bounded above."""
+    """Make an axis for the times of correct trials (at least one), and for the floor if it is near the best time.
+
+    Trials slower than _SLOWEST times the best time do not extend the axis.
+    """
     timed = [us for row in trials if (us := row.median_us)]
     best_us = min(timed)
     near = [floor_us] if floor_us is not None and floor_us > best_us / _SLOWEST else []
@@ -110,7 +116,7 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
 
 
 def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[Dots]:
-    """The failed trials of each family at the top, then the trials with a time; the fastest family is drawn last."""
+    """Yield the failed trials of each family, then the trials with a time; the fastest family is drawn last."""
     places = {row.id: place for place, row in enumerate(trials)}
 
     def dot(row: TrialRow) -> Dot:
@@ -127,5 +133,5 @@ def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping
 
 
 def row_id(section: str, trial_id: int) -> str:
-    """The id of a trial's row in a layer's section; numbers start again in each environment."""
+    """Return the id of a trial's row in a layer's section; trial numbers start again in each environment."""
     return f"{section}t{trial_id}"

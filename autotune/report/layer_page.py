@@ -1,4 +1,4 @@
-"""results -> page: a layer's section, ready for the template."""
+"""results -> page: the section of a layer, ready for the template."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from autotune.store import TrialRow, Verdict
 from autotune.trial import Outcome, Value
 
 _MESSAGE_CHARACTERS = 160
-"""characters of a failed trial's message; `autotune show` prints all of it"""
+"""maximum length of a failed trial's message; `autotune show` prints the whole message"""
 _FAMILIES_BELOW_ROOF = 4
 """number of families, in addition to the winner's, whose best kernel is in the roofline"""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTable:
-    """A family's trials."""
+    """The table of one family's trials."""
 
     family: Family
     shared: tuple[tuple[str, Value], ...]
-    """parameters that have the same value in all of its trials"""
+    """parameters with the same value in all trials of the family"""
     params: tuple[str, ...]
     lines: tuple[tuple[TrialRow, tuple[str, ...]], ...]
     """each trial with the cells after its time: second, the parameters that differ within the family, remark"""
@@ -56,45 +56,45 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class LayerPage:
-    """A layer's section."""
+    """The section of a layer."""
 
     id: str
     results: LayerResults
     here: frozenset[int]
-    """the ids of its trials"""
+    """the ids of the layer's trials"""
     families: tuple[Family, ...]
     chart: Chart | None
-    """every trial and the best so far; None if no trial has a time"""
+    """the time of every trial and the best time so far; None if no trial has a time"""
     steps: tuple[TrialRow, ...]
-    """the trials that improved the best so far"""
+    """the trials that improved on the best time so far"""
     roofline: Chart | None
     contests: tuple[Contest, ...]
     tables: tuple[TrialTable, ...]
     outcomes: tuple[OutcomeCount, ...]
     phases: tuple[PhaseTime, ...]
     rival: Verdict | None
-    """the fastest baseline of the winner's class"""
+    """the fastest baseline in the accuracy class of the winner"""
     default: Verdict | None
     kinds: Mapping[str, str]
-    """each family's colour in the whole page"""
+    """the colour of each family in the whole page"""
 
     def kind(self, template: str) -> str:
-        """The colour of a family."""
+        """Return the colour of a family."""
         return self.kinds.get(template, "f7")
 
     def row_id(self, trial_id: int) -> str:
-        """The id of a trial's row in the page; empty if it has none."""
+        """Return the id of a trial's row in the page; empty if the trial has no row."""
         return row_id(self.id, trial_id) if trial_id in self.here else ""
 
     @property
     def seconds(self) -> float:
-        """Seconds from the first trial's start to the last one's end."""
+        """Seconds from the start of the first trial to the end of the last trial."""
         begun = min(row.started_at for row in self.results.trials)
         return max(((row.ended_at - begun).total_seconds() for row in self.results.trials if row.ended_at), default=0.0)
 
     @property
     def why_none(self) -> str:
-        """The message if there is no winner."""
+        """The message to show if there is no winner."""
         correct = [row for row in self.results.trials if row.trial.outcome == Outcome.CORRECT]
         if any(row.origin == "imported" for row in correct):
             return "imported: counts once measured here, by autotune retime"
@@ -111,7 +111,7 @@ def layer_page(
     found: LayerResults,
     kinds: Mapping[str, str],
 ) -> LayerPage:
-    """Everything in a layer's section, in the families' colours."""
+    """Compute everything in a layer's section, with the colours of the families."""
     winner, trials = found.winner, found.trials
     floor_us = winner.floor_us if winner else None
     by_id = {row.id: row for row in trials}
@@ -137,7 +137,7 @@ def layer_page(
 
 
 def _points(section: str, found: LayerResults, kinds: Mapping[str, str]) -> list[RooflinePoint]:
-    """The winner, the best of the other fast families, the rival and the floor."""
+    """Return the roofline points of the winner, the best of the other fast families, the rival and the floor."""
     winner, rival, problem = found.winner, found.rival, found.layer.problem
     if winner is None:
         return []
@@ -163,7 +163,7 @@ def _points(section: str, found: LayerResults, kinds: Mapping[str, str]) -> list
 
 
 def _tables(trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[TrialTable]:
-    """A table for each family."""
+    """Yield a table for each family."""
     begun = min(row.started_at for row in trials)
     for family in families(trials, kinds):
         configs = [row.trial.config.params for row in family.trials]
@@ -183,7 +183,7 @@ def _cells(row: TrialRow, begun: datetime, params: Sequence[str]) -> Iterator[st
 
 
 def _remark(row: TrialRow) -> str:
-    """The details of a trial without its time."""
+    """Describe a trial in words, without its time."""
     words = [row.proposed_by] if row.proposed_by != "search" else []
     words += ["reused"] if row.reused else []
     words += [row.origin] if row.origin != "measured" else []

@@ -1,4 +1,4 @@
-"""results -> page: one HTML file that loads nothing; the same results give the same bytes."""
+"""results -> page: one HTML file without external files. The same results give the same bytes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from autotune.report.results import LayerResults, Results
 from autotune.report.roofline_chart import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
-"""Number of layers up to which each section is open."""
+"""Every section starts open if the page has at most this many layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkPage:
-    """A network's table, with links to its layers' sections."""
+    """The table of a network, with links to the sections of its layers."""
 
     network: Network
     roofline: Chart | None
     ids: tuple[str, ...]
-    """ids of the layers' sections; empty for a layer without one"""
+    """ids of the sections of the layers, in order; empty for a layer without a section"""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -53,16 +53,16 @@ class NetworkPage:
 
     @property
     def largest_share(self) -> float:
-        """A layer's share of the network's time."""
+        """The largest share that one layer has of the network's time."""
         return max((self.network.share(one) or 0.0 for one in self.network.layers), default=0.0) or 1.0
 
     def reach(self, ratio: float) -> float:
-        """The length of a ratio's bar from the middle, in per cent of the whole width."""
+        """Return the length of a ratio's bar from the middle, in per cent of the whole width."""
         return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
 
 
 def page(found: Results) -> str:
-    """The HTML of results."""
+    """Render results as HTML."""
     kinds = colours(one.trials for one in found.layers)
     layers = tuple(layer_page(f"l{place}", one, kinds) for place, one in enumerate(found.layers, 1))
     environment = _environment()
@@ -108,14 +108,14 @@ def _shown(value: object) -> object:
 
 
 def _text(environment: Environment, name: str) -> str:
-    """A file of the templates' folder, unchanged."""
+    """Return a file of the templates' folder, unchanged."""
     assert environment.loader is not None  # noqa: S101  # it was given one
     text, _, _ = environment.loader.get_source(environment, name)
     return text
 
 
 def _devices(layers: Sequence[LayerResults]) -> tuple[LayerResults, ...]:
-    """The first layer of each device, environment and measurement mode."""
+    """Return the first layer of each device, environment and measurement mode."""
     found: dict[tuple[object, ...], LayerResults] = {}
     for one in layers:
         found.setdefault((one.device.identity, one.environment.identity, one.measurement_mode), one)
@@ -138,7 +138,7 @@ def _network(place: int, network: Network, layers: Sequence[LayerPage]) -> Netwo
 
 
 def _points(one: NetworkLayer, link: str) -> list[RooflinePoint]:
-    """A layer's kernel and its rival."""
+    """Return the roofline points of a layer's kernel and rival."""
     if one.kernel is None:
         return []
     best, problem = one.kernel.best, one.layer.problem

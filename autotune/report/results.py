@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerResults:
-    """One layer on one device, timed in one way."""
+    """Results of one layer on one device in one measurement mode."""
 
     name: str
     """`study.layer`"""
@@ -33,19 +33,19 @@ class LayerResults:
     device: DeviceInfo
     measurement_mode: str
     environment: Environment
-    """environment of the latest trial"""
+    """the environment of the latest trial"""
     trials: tuple[TrialRow, ...]
-    """trials of the study's newest generation, by number"""
+    """the trials of the study's newest generation, by number"""
     best: tuple[BestWithRoofline, ...]
-    """the best kernel of each accuracy class, fastest first; they may come from other studies of the same shape"""
+    """the best kernel of each accuracy class, fastest first; a kernel may come from another study of the same shape"""
     winner: BestWithRoofline | None
-    """the fastest of the classes that may win"""
+    """the fastest kernel among the accuracy classes that may win"""
     rival: Verdict | None
-    """the fastest baseline of these classes, in the finals that the winner won"""
+    """the fastest baseline among the accuracy classes that may win, in the finals that the winner won"""
     finals: tuple[FinalsRow, ...]
-    """finals that are not superseded, oldest first"""
+    """the finals that are not superseded, oldest first"""
     events: tuple[Cells, ...]
-    """how the best time improved: the rows of `history`"""
+    """how the best time improved, as rows of `history`"""
     importances: tuple[FamilyImportance, ...]
     ladder_steps: tuple[LadderStep, ...]
     """the steps of the study's ladder; empty if it has no techniques"""
@@ -58,19 +58,18 @@ class Results:
     """The content of a report."""
 
     name: str
-    """the name that the user gave"""
+    """the name of the study or layer, as the user gave it"""
     layers: tuple[LayerResults, ...]
     networks: tuple[Network, ...]
     """totals of the layers for each device and measurement mode; empty for a single layer"""
     studies: tuple[Study, ...]
-    """the study files, as they were last read"""
+    """the studies, as they were last tuned"""
 
 
 def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None) -> Results:
-    """Everything about a study, `study.layer` or layer, on some devices or on all. Raises StoreError if there is
-    nothing.
+    """Collect all results of a study, `study.layer` or layer, on some devices or on all devices.
 
-    Everything in it is also the answer of a command: `best`, `history`, `importance`, `ladder`.
+    Commands (`best`, `history`, `importance`, `ladder`) print the same results. Raises StoreError if there are none.
     """
     groups: dict[tuple[str, tuple[str, str, int, int, int], str], list[TrialRow]] = {}
     for row in store.trials.list(what):
@@ -99,7 +98,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Results of queries that are the same for all layers."""
+    """Query results that all layers share."""
 
     store: Store
     studies: dict[str, Study]
@@ -108,7 +107,7 @@ class _Shared:
     measured: dict[Measured, tuple[TrialRow, ...]]
 
     def layer(self, rows: Sequence[TrialRow]) -> LayerResults:
-        """The results of one layer's trials on one device in one measurement mode."""
+        """Collect the results of one layer's trials on one device in one measurement mode."""
         first, last = rows[0], max(rows, key=lambda row: row.id)
         study, device, measurement_mode = self.studies[first.study], first.device, first.measurement_mode
 
@@ -149,7 +148,7 @@ class _Shared:
         )
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
-        """The importance of families with enough trials, from any study of the same shape; most trials first."""
+        """Compute the importance for families with enough trials, in any study of the same shape; most trials first."""
         measured = (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
         found = [
             FamilyImportance(row.name, row.device.name, one.family, importance)

@@ -1,4 +1,4 @@
-"""results -> chart: a roofline of kernels, FLOP/s over FLOPs per byte."""
+"""results -> chart: a roofline, which shows FLOP/s of kernels over FLOPs per byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RooflinePoint:
     """a class of the style sheet"""
     accuracy: str = ""
     link: str = ""
-    """the id of the target of its link"""
+    """the id of the element that the point links to"""
     labelled: bool = True
 
     @property
@@ -45,7 +45,7 @@ def roofline(
     points: Sequence[RooflinePoint],
     rates: Sequence[Rate],
 ) -> Chart | None:
-    """A roofline of the device's calibrated rates; None if it was never calibrated or has no points."""
+    """Draw a roofline with the calibrated rates of a device; None if the device lacks rates or there are no points."""
     best = best_rates(rates)
     if "copy" not in best or not points:
         return None
@@ -76,7 +76,7 @@ def roofline(
 
 
 def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
-    """The units that the accuracy classes use, FFMA first, with their rates in operations of the class."""
+    """Return the units that the accuracy classes use, FFMA first, with their rates in operations of the class."""
     units = {"fp32": best["fp32"]} if "fp32" in best else {}
     for accuracy in sorted(accuracies & ARITHMETIC_RATE.keys()):
         unit, _ = ARITHMETIC_RATE[accuracy]
@@ -86,7 +86,7 @@ def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
 
 
 def _roof_lines(plane: Plane, copy: float, roofs: dict[str, float]) -> list[Line]:
-    """The slope of the memory up to the highest roof, and a level line for each unit where it is the bound."""
+    """Draw the memory slope up to the highest roof, and a level line for each unit where the unit is the bound."""
     highest = max(roofs.values())
     begin = max(plane.x.low, plane.y.low / copy)
     lines = [plane.line("roof", [(begin, begin * copy), (highest / copy, highest)])]
@@ -115,7 +115,7 @@ def _marks(plane: Plane, points: Sequence[RooflinePoint]) -> tuple[Mark, ...]:
 
 
 def _labels(plane: Plane, points: Sequence[RooflinePoint]) -> list[Label]:
-    """Names next to the points, on the side with more space."""
+    """Place names next to the points, on the side with more space."""
     named = [one for one in points if one.labelled]
     found: list[Label] = []
     for one in named:

@@ -6,12 +6,12 @@ from autotune.escape import counted
 
 
 def digits(value: float, count: int = 4) -> str:
-    """A number with this many significant digits, without an exponent."""
+    """Format a number with this many significant digits, without an exponent."""
     return f"{value:.{count}g}" if 1e-4 <= abs(value) < 10**count else f"{value:.0f}" if value else "0"
 
 
 def microseconds(value: float | None) -> str:
-    """A time in a suitable unit; an en dash for None."""
+    """Format a time in a suitable unit; None becomes an en dash."""
     if value is None:
         return "\N{EN DASH}"
     if value < 1_000:
@@ -20,21 +20,21 @@ def microseconds(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share in per cent; an en dash for None."""
+    """Format a fraction as a percentage; None becomes an en dash."""
     if value is None:
         return "\N{EN DASH}"
     return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}" if value >= 0.001 or not value else f"{value:.2%}"
 
 
 def times(value: float | None) -> str:
-    """A ratio; an en dash for None."""
+    """Format a ratio with a multiplication sign; None becomes an en dash."""
     if value is None:
         return "\N{EN DASH}"
     return f"{value:.2f}\N{MULTIPLICATION SIGN}" if value < 100 else f"{value:.0f}\N{MULTIPLICATION SIGN}"
 
 
 def rate(value: float, unit: str) -> str:
-    """A rate per second with a suitable prefix."""
+    """Format a rate per second with a suitable prefix, such as `3.35 TB/s`."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
         if value >= size:
             return f"{digits(value / size, 3)} {prefix}{unit}/s"
@@ -42,5 +42,5 @@ def rate(value: float, unit: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`."""
+    """Format a count with its noun: `1 trial`, `2 trials`."""
     return counted(number, noun, form=",")
