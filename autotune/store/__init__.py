@@ -1,9 +1,9 @@
-"""The store: SQLite through SQLAlchemy, behind records. Nothing outside this package imports either.
+"""The store: a SQLite database, accessed through SQLAlchemy, that returns records.
 
-`schema` declares the tables and views. Each noun has a module with its records and a class whose methods are
-transactions; the class of trials is in `trial_store`. A record's field is the column of the same name. To add a column
-of trials, add a field to `trial.Trial`, `Resources` or `Phases`, measure it, and add it to `analysis.trial_columns` and
-docs/schema.json.
+No other package imports sqlite3 or SQLAlchemy. `schema` declares the tables and views. Each noun has a module with its
+records and a class whose methods are transactions; the class for trials is in `trial_store`. A field of a record is the
+column of the same name. To add a column to trials, add a field to `trial.Trial`, `Resources` or `Phases`, measure it,
+and add it to `analysis.trial_columns` and docs/schema.json.
 """
 
 from autotune.store.best import BestRow

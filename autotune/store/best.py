@@ -1,4 +1,4 @@
-"""The best kernels: now, of one study, at an earlier date."""
+"""The best kernels: of the whole database, of one study, or at an earlier date."""
 
 from __future__ import annotations
 
@@ -45,15 +45,13 @@ from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
 FOREVER = "9999"
-"""a moment after every date"""
+"""A moment that is later than every date."""
 
 DecidedBy = Literal["finals", "retime", "median"]
-"""The measurement that made a trial the best: the latest finals, or the smallest median, measured by a retime or while
-tuning.
-"""
+"""The measurement that made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
 
 Match = Literal["exact", "device class"]
-"""How well a row matches the device: tuned on it, or on one with the same compute capability and SM count."""
+"""How well a row matches a device: tuned on this device, or on one with the same compute capability and SM count."""
 
 CORRECT = trials.c.outcome == str(Outcome.CORRECT)
 
@@ -63,17 +61,17 @@ class BestRow:
     """The best kernel of one layer, device, accuracy class, determinism and measurement mode."""
 
     study: str
-    """the layer's name as asked for; `row` may come from another study with the same layer shape"""
+    """the study that the caller asked about; `row` may come from another study with the same layer shape"""
     layer: Layer
-    """the layer as its study names it"""
+    """the layer, with the name that the study gives it"""
     timing: Timing
-    """the deciding measurement: of the finals, or of the trial"""
+    """the measurement that made the kernel the best"""
     decided_by: DecidedBy
-    """the measurement that decided: the finals, a retime or the median"""
+    """what kind of measurement made the kernel the best: the finals, a retime or the median"""
     row: TrialRow
     """the winning trial"""
     match: Match = "exact"
-    """`exact`, or `device class` for a device of the same class"""
+    """`exact`, or `device class` for another device of the same class"""
 
     @property
     def name(self) -> str:
@@ -82,18 +80,18 @@ class BestRow:
 
     @property
     def median_us(self) -> float:
-        """The deciding median."""
+        """The median of the deciding measurement in microseconds."""
         return self.timing.median_us
 
     @property
     def gflops(self) -> float:
-        """Direct-algorithm GFLOP/s."""
+        """GFLOP/s, counted for the direct algorithm."""
         return gflops(self.layer.problem, self.median_us)
 
 
 @dataclass(frozen=True, slots=True)
 class BestStore:
-    """The best kernel of each layer, device, accuracy class, determinism and measurement mode."""
+    """Finds the best kernel of each layer, device, accuracy class, determinism and measurement mode."""
 
     database: Database
 
@@ -105,11 +103,12 @@ class BestStore:
         kind: str | None = None,
         accuracy: str | None = None,
     ) -> tuple[BestRow, ...]:
-        """The current best kernels of layers, in the order of their studies, of a problem, or of every layer.
+        """List the current best kernels of some layers, of a problem, or of every layer.
 
-        The first row of a layer is the fastest kernel of the accuracy classes that its study admits. For a problem, the
-        names that studies give it do not matter. With a device only its rows are returned, or for a layer without any,
-        those of devices of its class; `match` tells which. The result is empty if there is no answer.
+        Layers are in the order of their studies. The first row of a layer is the fastest kernel of the accuracy classes
+        that the study admits. For a problem, the names of its layers do not matter. With `device`, a layer gets the
+        rows of this device, or, if there are none, the rows of devices of the same class; `match` distinguishes the two
+        cases. The result is empty if there is no best kernel.
         """
         if accuracy is not None:
             one_of("accuracy class", accuracy, ACCURACY_CLASSES)
@@ -124,16 +123,14 @@ class BestStore:
         return rows if device is None else _matching(rows, device)
 
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
-        """Whether there are correct imported trials, on a device or on any, that would be ranked once they are re-timed
-        here.
-        """
+        """Whether there are correct imported trials that would be ranked after a retime on this machine."""
         never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
         return self._is_there(what, device, CORRECT, trials.c.origin == "imported", never_retimed)
 
     def _is_there(
         self, what: str | Problem | None, device: DeviceInfo | None, *conditions: ColumnElement[bool]
     ) -> bool:
-        """Whether a layer or study has such a trial of a kernel."""
+        """Whether a layer or study has a trial that meets the conditions; end-to-end trials do not count."""
         among = [*conditions, trials.c.measurement_mode != END_TO_END]
         if device is not None:
             among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
@@ -146,8 +143,9 @@ class BestStore:
             return connection.execute(select(trials.c.id).where(*among).limit(1)).first() is not None
 
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
-        """Advice for a layer without a best kernel: re-time imported trials, see why all trials failed, or
-        `otherwise`.
+        """Return advice for a layer without a best kernel.
+
+        The advice is to re-time imported trials, to find out why all trials failed, or `otherwise`.
         """
         named = f" {what}" if what else ""
         if self.is_imported(what, device):
@@ -158,13 +156,13 @@ class BestStore:
         return otherwise
 
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
-        """The best kernels of one generation of a study, from its own trials and finals, imported ones included."""
+        """Return the best kernels of a study's generation, from its own trials and finals, including imported ones."""
         with self.database.read() as connection:
             places, part = part_of(connection, self.database.shown, what, study=(study, generation))
             return tuple(_best(connection, None, places, part))
 
     def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
-        """The best kernels at an earlier date."""
+        """Return the kernels that were the best at an earlier date."""
         with self.database.read() as connection:
             places, part = part_of(connection, self.database.shown, what, until=moment)
             return tuple(_best(connection, None, places, part))
@@ -178,7 +176,7 @@ def part_of(
     study: tuple[str, int] | None = None,
     until: datetime | None = None,
 ) -> tuple[tuple[LayerRef, ...] | None, dict[str, Any]]:
-    """The parameters of `best_of` for a generation of a study or for a date, and its layers; None: all layers."""
+    """Return the layers of a study's generation or of a date (None: all layers), and the parameters of `best_of`."""
     study_id, places = None, None
     if study is not None:
         name, generation = study
@@ -210,8 +208,10 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """The best kernels of these tuning targets, under the names in their studies; None: of every layer. `part` has the
-    parameters of `part_of`, whose rule and tuning targets then apply.
+    """Yield the best kernels of some tuning targets with the names that their studies give the layers.
+
+    `targets` and `places` None select every layer. If `part` is given, it has the parameters of `part_of`, and the
+    kernels are the best by the rule `best_of` instead of `BEST_NOW`.
     """
     chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
@@ -243,8 +243,9 @@ def _best(
 
 
 def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> Sequence[BestRow]:
-    """The rows of one layer. The fastest admitted kernel on a GPU with a cold cache comes first; `study_best` follows
-    the same rule.
+    """Move the fastest admitted kernel on a GPU with a cold cache to the front of a layer's rows.
+
+    The view `study_best` follows the same rule.
     """
 
     def rank(best: BestRow) -> tuple[bool, bool, str, float, bool]:
@@ -256,7 +257,7 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
 
 
 def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
-    """The ids of the tuning targets in question."""
+    """Return the ids of the tuning targets that a problem or some layers have."""
     if isinstance(what, Problem):
         return {row.id for row in connection.execute(target_of(what))}
     return target_ids(places or ())
@@ -268,7 +269,7 @@ def target_of(problem: Problem) -> Select[tuple[int]]:
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
-    """For each layer the rows of this device, or else the rows of devices of its class, marked as such."""
+    """For each layer, return the rows of this device, or else the rows of devices of the same class, marked as such."""
     exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
     found = []
     for row in rows:

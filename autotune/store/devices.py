@@ -21,17 +21,17 @@ ENVIRONMENT_IDENTITY = ("driver", "toolkit", "flags")
 
 
 def device_of(row: RowMapping) -> DeviceInfo:
-    """The device of a row that has the columns of `devices`."""
+    """Make the device of a row that includes the columns of `devices`."""
     return record_of(DeviceInfo, row, devices)
 
 
 def environment_of(row: RowMapping) -> Environment:
-    """The environment of a row that has the columns of `environments` and `runs`."""
+    """Make the environment of a row that includes the columns of `environments` and `runs`."""
     return record_of(Environment, row, environments, runs)
 
 
 def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int:
-    """Id of a device; its limits are updated."""
+    """Store a device or update its limits; return its id."""
     values = values_of(info, devices)
     identity = {name: values.pop(name) for name in DEVICE_IDENTITY}
     device_id = identify(connection, devices, identity, {**values, "first_seen_at": now})
@@ -40,12 +40,12 @@ def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int
 
 
 def store_environment(connection: Connection, record: Environment, now: datetime) -> int:
-    """Id of an environment, matched field by field; its attributes belong to a run."""
+    """Store an environment if it is new; return its id. The environment's attributes are stored with each run."""
     return identify(connection, environments, values_of(record, environments), {"first_seen_at": now})
 
 
 def store_run(connection: Connection, device_id: int, environment_id: int, record: Environment, now: datetime) -> int:
-    """Id of a new run."""
+    """Store a new run and return its id."""
     attributes = dict(sorted(record.attributes.items()))
     ids: Values = {"device_id": device_id, "environment_id": environment_id}
     rest: Values = {"attributes": attributes, "autotune_version": __version__, "started_at": now}
@@ -53,12 +53,12 @@ def store_run(connection: Connection, device_id: int, environment_id: int, recor
 
 
 def same_device(info: DeviceInfo) -> tuple[ColumnElement[bool], ...]:
-    """The conditions that select this device's row of `devices`."""
+    """Return the conditions that select the row of `devices` for this device."""
     return tuple(devices.c[name] == getattr(info, name) for name in DEVICE_IDENTITY)
 
 
 def measured_on(connection: Connection, info: DeviceInfo, record: Environment, now: datetime) -> Values:
-    """The columns that say where and when something was measured about a device."""
+    """Return the columns that say where and when a property of a device was measured."""
     ids: Values = {
         "device_id": store_device(connection, info, now),
         "environment_id": store_environment(connection, record, now),
@@ -73,17 +73,17 @@ class DeviceStore:
     database: Database
 
     def by_id(self) -> dict[int, DeviceInfo]:
-        """Every recorded device by its id, in the order first seen."""
+        """Return every recorded device by its id, in the order in which the devices were first seen."""
         with self.database.read() as connection:
             rows = rows_of(connection, select(devices).order_by(devices.c.id))
             return {row[devices.c.id]: device_of(row) for row in rows}
 
     def list(self) -> tuple[DeviceInfo, ...]:
-        """Every recorded device, in the order first seen."""
+        """Return every recorded device, in the order in which the devices were first seen."""
         return tuple(self.by_id().values())
 
     def newest_environments(self) -> dict[tuple[str, str, int, int, int], Environment]:
-        """The environment of each device's newest run; a run with imported trials counts only if there is no other."""
+        """Return the environment of each device's newest run; a run with imported trials counts only without others."""
         is_imported = runs.c.id.in_(select(trials.c.run_id).where(trials.c.origin == "imported"))
         statement = (
             select(devices, runs, environments)
@@ -97,11 +97,11 @@ class DeviceStore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A process's run on a device in an environment, for writing."""
+    """The run of a process on a device in an environment, in an open transaction."""
 
     connection: Connection
     now: datetime
-    """the date that its new rows get"""
+    """the date to store in new rows"""
     device_id: int
     environment_id: int
     id: int
@@ -109,15 +109,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of this process: one for each device and environment, stored when it first writes something there."""
+    """The runs of this process: one for each device and environment, stored with the first row that refers to it."""
 
     database: Database
     _ids: dict[tuple[int, int], int] = field(default_factory=dict)
-    """device id, environment id to the run's, once it is committed"""
+    """device id and environment id to the run's id, once the run is committed"""
 
     @contextmanager
     def write(self, info: DeviceInfo, record: Environment) -> Iterator[Run]:
-        """A writing transaction with its device, environment and run in it."""
+        """Open a writing transaction in which the device, the environment and the run are stored."""
         now = self.database.now()
         with self.database.write() as connection:
             device_id = store_device(connection, info, now)
@@ -136,24 +136,24 @@ class RateStore:
     database: Database
 
     def add(self, device: DeviceInfo, environment: Environment, measured: Sequence[Rate]) -> None:
-        """Store the rates of a device that were measured together; they replace earlier rates of these units."""
+        """Store rates of a device that were measured together; they replace its earlier rates of the same units."""
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             for rate in measured:
                 insert(connection, rates, {**shared, **values_of(rate, rates)})
 
     def best(self, device: DeviceInfo) -> dict[str, float]:
-        """The highest rate of each unit of a device; empty if it was never calibrated."""
+        """Return a device's highest rate of each unit; empty if the device was never calibrated."""
         return best_rates(self.list(device))
 
     def devices(self) -> tuple[DeviceInfo, ...]:
-        """The devices that have stored rates, by name."""
+        """Return the devices that have stored rates, by name."""
         statement = select(devices).where(devices.c.id.in_(select(rates.c.device_id))).order_by(devices.c.name)
         with self.database.read() as connection:
             return tuple(device_of(row) for row in connection.execute(statement).mappings())
 
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
-        """A device's rates of each unit, by every method of its latest calibration.
+        """Return a device's rates of each unit, by every method of the unit's latest calibration.
 
         Imported rates are used only if there are no others. Units are in the order in which they were first stored.
         """
@@ -195,7 +195,7 @@ class NoiseFloorStore:
         noise_us: float,
         noise_fraction: float,
     ) -> None:
-        """Store the noise floor of the device, from A/A runs."""
+        """Store a device's noise floor, measured by A/A runs."""
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             values: Values = {
@@ -206,7 +206,7 @@ class NoiseFloorStore:
             insert(connection, noise_floors, {**shared, **values})
 
     def latest(self, device: DeviceInfo, measurement_mode: str) -> NoiseFloor | None:
-        """The device's latest noise floor in a measurement mode; an imported one only if there is no other."""
+        """Return a device's latest noise floor in a measurement mode; an imported one only if there is no other."""
         statement = (
             select(noise_floors)
             .join(devices)

@@ -1,4 +1,4 @@
-"""Dispatchers: trials whose tuning target is a set of layers, and the dispatchers built from them."""
+"""Dispatchers: trials whose tuning target is a set of layers, and the dispatchers built by these trials."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class DispatchedLayer:
     layer: Layer
     role: Literal["tuned", "held out"]
     kernel: str | None
-    """the name of the chosen kernel; None: no kernel supports the layer, so it must be tuned"""
+    """the name of the chosen kernel; None if no kernel supports the layer, so that it must be tuned"""
     default_first: bool
-    """no threshold of the rule applies to it, so the safe default came first"""
+    """whether the safe default came first because no threshold of the rule applies to the layer"""
     time_us: float | None
-    """time of the chosen kernel"""
+    """time of the chosen kernel; None if no kernel was chosen"""
     best_us: float
     """time of the layer's own best kernel"""
     left_out_us: float | None
@@ -43,41 +43,42 @@ class DispatchedLayer:
     default_us: float | None
     """time of the safe default"""
     single_us: float | None
-    """time of the kernel that is best on the other layers, or of the default if it does not support this one"""
+    """time of the kernel that is best on the other layers, or of the default if that kernel does not support this layer
+    """
     nearest_us: float | None
-    """time of the best kernel of the most similar layer whose kernel supports this one"""
+    """time of the best kernel of the most similar layer whose kernel supports this layer"""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherRow:
-    """A dispatcher and its time on each layer."""
+    """A dispatcher and the time of its kernel on each layer."""
 
     study: str
     generation: int
     device: DeviceInfo
     measurement_mode: str
     number: int
-    """number of its trial, among the trials of its set of layers"""
+    """number of the dispatcher's trial, among the trials of the same set of layers"""
     total_us: float
-    """time of all its layers, each weighted by its count"""
+    """total time of the layers, each weighted by its count"""
     document: str
-    """the dispatcher as its builder wrote it; the store does not parse it"""
+    """the dispatcher as JSON, which the store does not parse"""
     layers: tuple[DispatchedLayer, ...]
     built_at: datetime
 
     @property
     def held_out(self) -> bool:
-        """Whether some layers were held out to evaluate it."""
+        """Whether some layers were held out to evaluate the dispatcher."""
         return any(layer.role == "held out" for layer in self.layers)
 
 
 def total_timing(total_us: float) -> Timing:
-    """The total time of a set of layers, which has no samples."""
+    """Make a timing of the total time of a set of layers, without samples."""
     return Timing((total_us,), total_us, total_us, total_us, "")
 
 
 def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[DispatchedLayer, ...]]:
-    """The layers of these dispatchers, in the order in which they were stored."""
+    """Return the layers of these dispatchers, in the order in which they were stored."""
     found: dict[int, list[DispatchedLayer]] = {dispatcher_id: [] for dispatcher_id in ids}
     column = dispatched_layers.c
     statement = (
@@ -94,12 +95,15 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
 
 @dataclass(frozen=True, slots=True)
 class DispatcherStore:
-    """Dispatchers, and the trials of sets of layers that they are built from."""
+    """Stores dispatchers, and the trials of sets of layers that dispatchers are built from."""
 
     database: Database
 
     def trials(self, scope: TargetScope) -> Mapping[Config, Trial]:
-        """The finished trials of a set of layers by config: number, outcome, reason, message and time of all layers."""
+        """Return the finished trials of a set of layers by config.
+
+        A trial has a number, an outcome, a reason, a message and the total time of the layers.
+        """
         statement = (
             select(trials, templates.c.family)
             .join(templates, templates.c.id == trials.c.template_id)
@@ -123,9 +127,9 @@ class DispatcherStore:
     def add_trial(
         self, scope: TargetScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
     ) -> None:
-        """Store a trial of a set of layers with their total time, weighted by count.
+        """Store a trial of a set of layers with the layers' total time, weighted by count.
 
-        It is not ranked among kernels.
+        The trial is not ranked among kernels.
         """
         now = self.database.now()
         ended: Values = {**outcome_values(trial), "median_us": total_us, "ranking_median_us": None, "ended_at": now}
@@ -134,7 +138,7 @@ class DispatcherStore:
             connection.execute(update(trials).where(trials.c.id == trial_id), ended)
 
     def add(self, scope: TargetScope, number: int, document: str, layers: Sequence[DispatchedLayer]) -> None:
-        """Store a trial's dispatcher with its time on each layer, unless the same is stored already."""
+        """Store the dispatcher of a trial with its time on each layer, unless the latest stored one is the same."""
         with self.database.write() as connection:
             numbered = (within(scope), trials.c.number == number)
             trial_id = connection.execute(select(trials.c.id).where(*numbered)).scalar_one()
@@ -153,9 +157,9 @@ class DispatcherStore:
                 insert(connection, dispatched_layers, {**values_of(one, dispatched_layers), **key, **place})
 
     def list(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
-        """The dispatchers of a study's newest generation, latest first.
+        """List the dispatchers of a study's newest generation, latest first.
 
-        Dispatchers with held-out layers are included; `held_out` tells which they are.
+        Dispatchers that were built with held-out layers are included; their `held_out` is True.
         """
         with self.database.read() as connection:
             ids = {place.study_id for place in find(connection, study, self.database.shown)}

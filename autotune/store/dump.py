@@ -22,9 +22,9 @@ _ALLOWED = frozenset(
         sqlite3.SQLITE_FUNCTION,
     }
 )
-"""The actions that a dump may execute, apart from the changes to sqlite_master that CREATE makes itself."""
+"""The actions that a dump may execute, except the changes to sqlite_master that CREATE itself makes."""
 SHOWN_CHARACTERS = 200
-"""the part of SQLite's message about a forbidden statement that quotes the statement"""
+"""the number of characters of a forbidden statement that an error message shows"""
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')
 
 
@@ -48,8 +48,8 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
 def load(text: str, name: str, url: str | Path) -> int:
     """Create a database from a dump; return the number of rows.
 
-    Raises StoreError if the file exists. Nothing is loaded if the text has statements other than CREATE and INSERT, or
-    rows that break a constraint.
+    Raises StoreError if the file already exists. If the text contains statements other than CREATE and INSERT, or rows
+    that break a constraint, nothing is loaded.
     """
     path = path_of(url)
     shown = one_line(str(path))

@@ -1,4 +1,4 @@
-"""Finals: interleaved measurements of the finalists, the winner, and the verdicts."""
+"""Finals: interleaved measurements of the finalists, the winner, and the winner's verdicts against other kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotune.store.trials import Origin, TrialRow, timing_of, timing_values, wi
 from autotune.trial import Timing
 
 BASELINE = "baseline "
-"""The prefix of a comparison with a baseline family; its name follows."""
+"""The prefix of a comparison with a baseline family, followed by the family's name."""
 
 _CURRENT = text("""\
 WITH held AS (
@@ -43,22 +43,22 @@ _LAST = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A comparison of the finals' winner with another kernel, from interleaved measurements."""
+    """The result of comparing the winner of finals with another kernel, by interleaved measurements."""
 
     against: str
     """the other kernel: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
     verdict: str
-    """win, tie or loss"""
+    """win, tie or loss of the winner"""
     median_us: float
     against_us: float
     against_number: int | None = None
-    """the other trial, if it belongs to this scope"""
+    """the number of the other kernel's trial, if it belongs to this scope"""
     against_accuracy: str | None = None
-    """its accuracy class; None if it was not recorded"""
+    """the accuracy class of the other kernel; None if it was not recorded"""
 
     @property
     def is_rival(self) -> bool:
-        """Whether a user would run the other kernel without autotune: a library's, or one of a baseline family."""
+        """Whether a user would run the other kernel without autotune: it is a library's or a baseline family's."""
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property
@@ -85,25 +85,25 @@ class FinalsRow:
     winner: TrialRow
     environment: Environment
     timing: Timing | None
-    """the winner's; None if no samples are stored"""
+    """the winner's timing; None if no samples are stored"""
     timings: tuple[tuple[int, Timing], ...]
-    """every finalist's, by trial id, in the order stored"""
+    """trial id and timing of every finalist, in the order stored"""
     verdicts: tuple[Verdict, ...]
     ended_at: datetime
     superseded_at: datetime | None
-    """date of the later retime that contradicted them; None while they count"""
+    """when a retime contradicted these finals; None as long as they count"""
     origin: Origin
     sequence: int
-    """the position of their last measurement in the database"""
+    """the position of the finals' last measurement in the database"""
 
     @property
     def time_us(self) -> float | None:
-        """The winner's median in these finals."""
+        """The winner's median in these finals, in microseconds."""
         return None if self.timing is None else self.timing.median_us
 
 
 def supersede_finals(connection: Connection, stored: RowMapping, now: datetime) -> None:
-    """Supersede the finals that compared kernels such as this trial's."""
+    """Supersede the finals of this trial's layer, device, measurement mode, accuracy class and determinism."""
     same_key = [
         finals.c[name] == stored[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
     ]
@@ -136,7 +136,7 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
 
 
 def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, Timing]]:
-    """For each of the finals, the timing of each trial."""
+    """Return the timing of each trial, for each of the finals."""
     found: dict[int, dict[int, Timing]] = {}
     statement = select(measurements).where(among(measurements.c.finals_id, ids)).order_by(measurements.c.id)
     for row in rows_of(connection, statement):
@@ -146,13 +146,14 @@ def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, 
 
 @dataclass(frozen=True, slots=True)
 class FinalsStore:
-    """Stored finals."""
+    """Stores and lists finals."""
 
     database: Database
 
     def add(self, scope: Scope, record: Finals) -> None:
-        """Store finals: all finalists measured in turn, and the winner. Raises StoreError for a trial number that does
-        not exist.
+        """Store finals: the interleaved timings of all finalists, the winner and the verdicts.
+
+        Raises StoreError for a number that is not the number of a correct trial of the layer.
         """
         with self.database.write() as connection:
             winner_id = _correct_trial(connection, scope, record.winner)
@@ -173,14 +174,14 @@ class FinalsStore:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
     def are_current(self, scope: Scope) -> bool:
-        """Whether finals decide the best kernel of the scope's layer, and no correct trial of its study is newer."""
+        """Whether finals decide the best kernel of the scope's layer, and no correct trial of the study is newer."""
         values = scope.identity
         del values["environment_id"]
         with self.database.read() as connection:
             return bool(connection.execute(_CURRENT, values).scalar_one())
 
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
-        """All finals of the layers' shapes in any study, oldest first, with their results."""
+        """List all finals of layers with these shapes in any study, oldest first, with their results."""
         with self.database.read() as connection:
             statement = (
                 select(finals, environments, studies.c.name, studies.c.generation, _LAST)

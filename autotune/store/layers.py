@@ -1,4 +1,4 @@
-"""Layers as shapes, and the tuning targets of trials: a layer, a set of layers, an imported space."""
+"""Layers as shapes, and the tuning targets of trials: a layer, a set of layers, or an imported space."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _KEPT = 4096  # problems that a process keeps
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
 
 LARGEST_INTEGER = 2**63 - 1
-"""SQLite's integers are signed and have 64 bits"""
+"""The largest integer of SQLite, whose integers are signed and have 64 bits."""
 
 
 def problem_values(problem: Problem) -> Values:
-    """The columns that identify a layer: its operation's name, and sizes and words as JSON whose keys are sorted."""
+    """Return the columns that identify a layer: the operation's name, and sizes and words as JSON with sorted keys."""
     return {
         "operation": problem.operation.name,
         "problem": json.dumps(dict(problem.values), sort_keys=True, separators=(",", ":")),
@@ -34,7 +34,7 @@ def problem_values(problem: Problem) -> Values:
 
 
 def problem_extras(problem: Problem) -> Values:
-    """The columns computed from a problem. Raises StoreError if they do not fit SQLite's integers."""
+    """Return the columns that are computed from a problem. Raises StoreError if a value exceeds SQLite's integers."""
     if max(problem.flops, problem.tensor_bytes) > LARGEST_INTEGER:
         raise StoreError(
             f"layer {problem}: too large to store, over 2^63 operations or bytes; "
@@ -51,28 +51,29 @@ def problem_extras(problem: Problem) -> Values:
 
 
 def problem_of(row: RowMapping) -> Problem:
-    """The problem of a row that has the columns of `layers`."""
+    """Make the problem of a row that includes the columns of `layers`."""
     return stored_problem(row[layers.c.operation], row[layers.c.problem], row[layers.c.declaration])
 
 
 @lru_cache(maxsize=_KEPT)
 def stored_problem(name: str, values: str, declaration: str | None) -> Problem:
-    """Make a problem from its operation's name, its values as JSON, and the declaration unless the operation is
-    bundled.
+    """Make a problem from its operation's name and its values as JSON.
+
+    `declaration` is the text of an operation that is not bundled.
     """
     known = operation(name) if declaration is None else parse_operation(_NOWHERE / name, declaration)
     return make_problem(known, json.loads(values))
 
 
 def store_layer(connection: Connection, layer: Layer) -> tuple[int, int]:
-    """Ids of a layer's shape and of its tuning target."""
+    """Store a layer's shape and tuning target if they are new; return the ids of both."""
     problem = layer.problem
     layer_id = identify(connection, layers, problem_values(problem), problem_extras(problem))
     return layer_id, identify(connection, tuning_targets, {"kind": "layer", "layer_id": layer_id}, {})
 
 
 def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
-    """Id of the tuning target for a set of layers."""
+    """Store the tuning target of a set of layers if it is new; return its id."""
     ids = {store_layer(connection, layer)[0] for layer in members}
     column = tuning_target_layers.c
     sets = (
@@ -90,5 +91,5 @@ def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
 
 
 def of_problem(problem: Problem) -> tuple[ColumnElement[bool], ...]:
-    """The conditions that select this shape's row of `layers`."""
+    """Return the conditions that select the row of `layers` with this shape."""
     return tuple(layers.c[name] == value for name, value in problem_values(problem).items())

@@ -1,8 +1,8 @@
-"""Copy another database's rows into this one, in one transaction.
+"""Copy another database's rows into this database, in one transaction.
 
-The copied trials are marked as imported: they are listed, and ranked only after they are re-timed here. Dispatchers are
-left out, because imported times decide nothing. Rows are matched by their identity. So merging the same file again adds
-nothing, and merging two copies of one database that have diverged adds what each lacks.
+Copied trials are marked as imported: they are listed, but they are ranked only after a retime on this machine.
+Dispatchers are not copied, because imported times decide nothing. Rows are matched by their identity. Merging the same
+file again therefore adds nothing, and merging two diverged copies of one database adds the rows that each copy lacks.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ _HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.i
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result of merging another database."""
+    """The numbers of rows that a merge copied and skipped."""
 
     trials: int
     known: int
-    """number of trials that were stored before"""
+    """number of trials that were already in this database"""
     running: int
-    """number of trials that were left out because they had not ended"""
+    """number of trials that were skipped because they had not ended"""
     studies: int
-    """number of studies that were not here before"""
+    """number of studies that were new to this database"""
 
 
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
-    """Copy everything that `url` lacks from the database `other`, except running trials.
+    """Copy every row that the database `url` lacks from the database `other`, except running trials.
 
-    Raises StoreError, with nothing merged, if the file is damaged.
+    If the file is damaged, raises StoreError and merges nothing.
     """
     if not path_of(other).exists():
         raise StoreError(f"{one_line(str(path_of(other)))}: no such file")
@@ -96,15 +96,18 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 
 
 class _Merge:
-    """One merge. `temp.ids_TABLE` maps the id of a row in the other file to its id here; `new` says if it is new."""
+    """One merge. `temp.ids_TABLE` maps a row's id in the other file (`there`) to its id in this file (`here`).
+
+    The column `new` says whether the merge inserted the row.
+    """
 
     def __init__(self, raw: sqlite3.Connection, name: str) -> None:
         self._raw, self._name = raw, name
         self._moved: set[str] = set()
-        """tables that have such a map"""
+        """tables with a map `temp.ids_TABLE`"""
 
     def run(self) -> Merged:
-        """Copy the tables, parents first."""
+        """Copy all tables, parents first."""
         self._bring(layers, ("operation", "problem"))
         self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
         self._bring(devices, DEVICE_IDENTITY)
@@ -145,10 +148,10 @@ class _Merge:
         where: str = "1",
         only_new: tuple[Table, str] | None = None,
     ) -> None:
-        """Copy the rows whose identity is not here; for a table without an identity, the rows of new parents.
+        """Copy the rows whose identity is new to this file; for a table without an identity, the rows of new parents.
 
-        `changed` has the values of columns that are not copied: expressions over the row, whose parents are already
-        those of this file.
+        `changed` gives SQL expressions for columns that are not copied. The expressions refer to a row whose parents
+        are already rows of this file.
         """
         self._stage(table, where, only_new)
         columns = [name for name in table.c.keys() if name != "id"]  # noqa: SIM118 - a ColumnCollection
@@ -170,7 +173,7 @@ class _Merge:
         self._raw.execute("DROP TABLE temp.moved")
 
     def _stage(self, table: Table, where: str, only_new: tuple[Table, str] | None) -> None:
-        """Create `temp.moved`: rows of the other file with the ids that their parents have here."""
+        """Create `temp.moved`: rows of the other file, with the ids that their parents have in this file."""
         parents = {key.parent.name: key.column.table.name for key in table.foreign_keys}
         shown = [f"o.{'id' if 'id' in table.c else 'rowid'} AS there"]
         conditions = [where]
@@ -191,9 +194,10 @@ class _Merge:
         )
 
     def _studies(self) -> None:
-        """Copy studies by name and start date, each new one as a generation of its own, with their layers.
+        """Copy studies with their layers. A study is known by its name and start date; a new one becomes a generation.
 
-        An imported study is updated from its file; a study of this database keeps its text and its order.
+        A study that was imported earlier is updated from the other file. A study of this database keeps its text and
+        the order of its layers.
         """
         following = (
             "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = m.name) "
@@ -231,7 +235,7 @@ class _Merge:
         )
 
     def _sources(self) -> None:
-        """Copy kernels by their hashes; fill in texts that were dropped here."""
+        """Copy kernels by their hashes, and fill in texts that this database has dropped."""
         self._bring(sources, ("hash",))
         lacking = (
             "other.sources o JOIN temp.ids_sources i ON i.there = o.id JOIN main.sources h ON h.id = i.here "
@@ -252,7 +256,7 @@ class _Merge:
         )
 
     def _trials(self) -> None:
-        """Copy the trials that have ended, with numbers after those of their scope here."""
+        """Copy the trials that have ended; their numbers follow the numbers of the scope's trials in this file."""
         same_scope = " AND ".join(f"t.{name} = m.{name}" for name in SCOPE)
         last = f"(SELECT coalesce(max(number), -1) FROM main.trials t WHERE {same_scope})"
         number = f"{last} + row_number() OVER (PARTITION BY {', '.join(SCOPE)} ORDER BY number)"

@@ -1,4 +1,4 @@
-"""Profiles: the counters of kernels under a profiler."""
+"""Profiles: counters that a profiler measured while a kernel ran."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class ProfileStore:
-    """Profiles of the kernels of trials."""
+    """Stores and lists the profiles of trials' kernels."""
 
     database: Database
     runs: Runs
@@ -52,7 +52,7 @@ class ProfileStore:
         return tuple(ProfileRow(row, record, run.now) for record in records)
 
     def list(self, what: str | None = None) -> tuple[ProfileRow, ...]:
-        """The profiles of the layers' kernels, oldest first."""
+        """List the profiles of the layers' kernels, oldest first."""
         with self.database.read() as connection:
             statement = (
                 select(profiles)

@@ -1,4 +1,4 @@
-"""Quarantine: sources that must not be launched again, because two runs ended while they ran."""
+"""Quarantine: sources that must not be launched again, because two runs ended while the source was running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.store.sqlite.database import Database
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRow:
-    """A source that must not be launched again on a device in its environment."""
+    """A source that must not be launched again on this device in this environment."""
 
     source_hash: str
     device: str
@@ -31,12 +31,12 @@ class QuarantineRow:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineStore:
-    """The quarantined sources."""
+    """Stores and lists quarantined sources."""
 
     database: Database
 
     def add(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
-        """Quarantine a stored source on the scope's device in its environment; the latest reason is kept."""
+        """Quarantine a stored source on the scope's device in the scope's environment; the latest reason is kept."""
         with self.database.write() as connection:
             found = select(sources.c.id).where(sources.c.hash == source_hash)
             source_id = connection.execute(found).scalar_one_or_none()
@@ -55,7 +55,7 @@ class QuarantineStore:
             insert(connection, quarantine, {**identity, **why})
 
     def hashes(self, scope: Scope) -> frozenset[str]:
-        """Hashes of the sources that must not be launched on the scope's device in its environment."""
+        """Return the hashes of the sources that must not be launched on the scope's device in its environment."""
         statement = (
             select(sources.c.hash)
             .join(quarantine)
@@ -65,7 +65,7 @@ class QuarantineStore:
             return frozenset(connection.execute(statement).scalars())
 
     def list(self) -> tuple[QuarantineRow, ...]:
-        """Every quarantined source with its device and environment, latest first."""
+        """List every quarantined source with its device and environment, latest first."""
         statement = (
             select(sources.c.hash, devices.c.name, environments, quarantine)
             .select_from(quarantine)
@@ -85,6 +85,6 @@ class QuarantineStore:
             )
 
     def clear(self) -> None:
-        """Release every quarantined source."""
+        """Release every source from quarantine."""
         with self.database.write() as connection:
             connection.execute(delete(quarantine))

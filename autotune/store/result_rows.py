@@ -1,4 +1,4 @@
-"""Run the SQL texts of `trials`, `diff` and `history`; each yields rows by column."""
+"""Run the SQL texts of `trials`, `diff` and `history`, which yield rows by column."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from autotune.store.studies import LayerRef, current_places, find, one_of
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
-"""Orders of a list of trials. Trials without the value come last."""
+"""The sort orders of a list of trials. Trials without the value come last."""
 
 Result = Mapping[str, Any]
-"""A row by column."""
+"""A row, keyed by column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Side:
     kind: str
     """`study`, `device` or `date`"""
     words: str
-    """its name in messages"""
+    """the name of the side in messages"""
     study: str | None = None
     generation: int | None = None
     device: DeviceInfo | None = None
@@ -46,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ResultStore:
-    """Answers that are the rows of one SQL text each."""
+    """Runs queries whose rows are printed with few changes."""
 
     database: Database
 
@@ -59,17 +59,18 @@ class ResultStore:
         sort: str = "number",
         generations: str = "newest",
     ) -> tuple[Result, ...]:
-        """Trials of layers in an order of SORTS.
+        """List trials of layers in an order of SORTS.
 
-        `generations` is as in `TrialStore.list`. Raises StoreError for an unknown word or name.
+        `generations` has the same meaning as in `TrialStore.list`. Raises StoreError for an unknown word or name.
         """
         with self.database.read() as connection:
             places = trial_places(connection, what, self.database.shown, generations)
             return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort))
 
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
-        """The best kernels of both sides, paired, in the order of the first side; those of the second side alone come
-        last.
+        """Pair the best kernels of two sides, in the order of the first side.
+
+        Kernels that only the second side has come last.
         """
         with self.database.read() as connection:
             values = _side(connection, first, what, self.database.shown, "_a")
@@ -77,7 +78,7 @@ class ResultStore:
             return rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
 
     def history(self, what: str | Problem | None, device: DeviceInfo | None = None) -> tuple[Result, ...]:
-        """How the best of some layers improved: trials that were the fastest so far, finals and retimes."""
+        """List how the best times of some layers improved: trials that were the fastest so far, finals and retimes."""
         with self.database.read() as connection:
             places: list[tuple[int, str | None]]
             if isinstance(what, Problem):
@@ -93,7 +94,7 @@ _NO_DEVICE = 0  # ids begin at 1
 
 
 def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
-    """The parameters of a side."""
+    """Return the parameters of one side for the SQL of `diff`."""
     study = None if side.study is None or side.generation is None else (side.study, side.generation)
     places, values = part_of(connection, where, what, study=study, until=side.until)
     values |= {
@@ -104,7 +105,7 @@ def _side(connection: Connection, side: Side, what: str | None, where: str, suff
 
 
 def _named(places: Iterable[LayerRef]) -> str:
-    """The parameter `:places`: tuning targets with their names, as JSON."""
+    """Return the parameter `:places`: tuning targets with the names of their layers, as JSON."""
     return json.dumps([(place.tuning_target_id, place.name) for place in current_places(places)])
 
 
@@ -116,7 +117,7 @@ def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:
 
 
 def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:
-    """The rows of an SQL text."""
+    """Run an SQL text and return its rows, keyed by column."""
     result = connection.execute(text(sql), values)
     names = tuple(result.keys())
     return tuple(dict(zip(names, row, strict=True)) for row in result)
@@ -125,9 +126,10 @@ def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[R
 def trial_places(
     connection: Connection, what: str | Problem | None, where: str, generations: str
 ) -> list[tuple[int, int]] | None:
-    """Study and tuning target of the trials of some layers; None: of all. For a problem, the trials of every study.
+    """Return the study and the tuning target of some layers' trials, or None for the trials of all layers.
 
-    Of the newest generations, layers that their studies no longer have count only if nothing else matches.
+    For a problem, the trials of every study are included. With `generations="newest"`, layers that a study no longer
+    has are included only if nothing else matches.
     """
     if isinstance(what, Problem):
         pairs = select(trials.c.study_id, trials.c.tuning_target_id).distinct()
@@ -150,7 +152,7 @@ def listed(
     sort: str = "number",
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """The parameters of `LISTED`. Raises StoreError for an unknown word."""
+    """Return the parameters of `LISTED`. Raises StoreError for an unknown word."""
     one_of("sort", sort, SORTS)
     if outcome is not None:
         one_of("outcome", outcome, tuple(Outcome))

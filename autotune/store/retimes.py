@@ -23,30 +23,33 @@ from autotune.trial import Timing
 
 @dataclass(frozen=True, slots=True)
 class RetimeRow:
-    """A stored trial that was measured again."""
+    """A retime: a later measurement of a stored trial."""
 
     row: TrialRow
-    """the trial in its current state"""
+    """the trial as it is stored now"""
     environment: Environment
-    """environment of the new measurement"""
+    """the environment of the new measurement"""
     label: str
     """one of RETIME_LABELS"""
     before_us: float
-    """the previous median"""
+    """the median before the retime"""
     timing: Timing | None
-    """the new measurement; None if it failed"""
+    """the new measurement; None if the retime failed"""
     message: str
-    """the reason why it failed; empty if it did not"""
+    """the reason why the retime failed; empty if it did not fail"""
     ended_at: datetime
 
     @property
     def after_us(self) -> float | None:
-        """The new median; None if it failed."""
+        """The new median; None if the retime failed."""
         return None if self.timing is None else self.timing.median_us
 
     @property
     def ratio(self) -> float | None:
-        """The new median divided by the old one; None if it failed or if the two were measured in different ways."""
+        """The new median divided by the old median.
+
+        None if the retime failed or if the two medians were measured in different ways.
+        """
         after_us = None if self.label == "remeasured" else self.after_us
         return None if after_us is None else after_us / self.before_us
 
@@ -60,10 +63,10 @@ def _insert(
     message: str,
     now: datetime,
 ) -> int:
-    """Store a retime with its measurement, which ranks the trial from now on; return its id.
+    """Store a retime and its measurement, which ranks the trial from now on; return the retime's id.
 
-    Of one kernel on one device only the trial that was measured last is ranked. Finals that a retime contradicts are
-    superseded. Raises StoreError for a trial without a time.
+    Among the trials of one kernel on one device, only the trial that was measured last is ranked. Finals that the
+    retime contradicts are superseded. Raises StoreError for a trial without a time.
     """
     what = f"retime of trial {row.trial.number} of {row.name}"
     stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
@@ -89,7 +92,7 @@ def _insert(
 
 @dataclass(frozen=True, slots=True)
 class RetimeStore:
-    """Stored trials measured again."""
+    """Stores and lists retimes."""
 
     database: Database
     runs: Runs
@@ -103,11 +106,11 @@ class RetimeStore:
         timing: Timing | None,
         message: str = "",
     ) -> RetimeRow:
-        """Store the result of measuring a correct trial again: a label of RETIME_LABELS, and the timing unless it
-        failed.
+        """Store the result of a retime: a label of RETIME_LABELS, and the timing unless the retime failed.
 
-        From now on `best` ranks the trial by the new median, also if it was imported. Finals of its layer, device and
-        class that this contradicts are superseded. Raises StoreError for a trial of another device.
+        From now on `best` ranks the trial by the new median, even if the trial was imported. If the new median
+        contradicts finals of the same layer, device and accuracy class, the finals are superseded. Raises StoreError
+        for a trial of another device.
         """
         if device.identity != row.device.identity:
             raise StoreError(
@@ -119,7 +122,7 @@ class RetimeStore:
             return _rows(run.connection, retimes.c.id == retime_id)[0]
 
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
-        """The retimes of the layers' shapes in any study, oldest first."""
+        """List the retimes of layers with these shapes in any study, oldest first."""
         with self.database.read() as connection:
             tuning_targets = target_ids(find(connection, what, self.database.shown))
             return _rows(connection, trials.c.tuning_target_id.in_(tuning_targets))

@@ -1,4 +1,4 @@
-"""Rows of any table: insert, identify, number, and convert to records by name."""
+"""Rows of any table: insert rows, find their ids, and convert rows to records."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def last_id(connection: Connection, table: Table) -> int:
 
 
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
-    """The id of the row with this identity; a new row also gets the other values."""
+    """Return the id of the row with this identity, or insert a row with this identity and the values in `rest`."""
     matches = [table.c[name] == value for name, value in identity.items()]
     found = connection.execute(select(table.c.id).where(*matches)).scalar_one_or_none()
     return insert(connection, table, {**identity, **rest}) if found is None else int(found)
 
 
 def among(column: Column[Any], values: Iterable[int | str]) -> ColumnElement[bool]:
-    """Whether a column has one of these values; their number is not limited."""
+    """Return the condition that a column has one of these values; the number of values is not limited."""
     return column.in_(select(func.json_each(json.dumps([*values])).table_valued("value").c.value))
 
 
 def rows_of(
     connection: Connection, statement: Select[*tuple[Any, ...]], values: Mapping[str, Any] | None = None
 ) -> Iterator[RowMapping]:
-    """The rows that a statement yields, by column."""
+    """Yield the rows of a statement, keyed by column."""
     return (row._mapping for row in connection.execute(statement, values or {}))
 
 
@@ -59,31 +59,32 @@ def rows_of(
 def _columns(
     record: type[DataclassInstance], tables: tuple[Table, ...], others: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Column[Any], ...]]:
-    """The fields of a record that have a column in one of these tables, except some; and these columns."""
+    """Return the fields of a record that are columns of these tables, except `others`, and the columns."""
     names = {field.name for field in fields(record)}.difference(others)
     found = {name: table.c[name] for table in reversed(tables) for name in names if name in table.c}
     return tuple(found), tuple(found.values())
 
 
 def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: object) -> Record:
-    """Make the record of a row: a field is the column of its name in the first of these tables that has it, or in
-    `rest`.
+    """Make the record of a row.
+
+    A field is the column of the same name in the first of these tables that has one, or a value in `rest`.
     """
     names, columns = _columns(record, tables, tuple(rest))
     return record(**dict(zip(names, map(row.__getitem__, columns), strict=True)), **rest)
 
 
 def values_of(record: DataclassInstance, table: Table) -> Values:
-    """The columns of a table that a record has fields of."""
+    """Return the fields of a record that are columns of a table, with their values."""
     return {name: getattr(record, name) for name in _shared_names(type(record), table)}
 
 
 @cache
 def _shared_names(record: type[DataclassInstance], table: Table) -> tuple[str, ...]:
-    """The fields of a record that are columns of a table."""
+    """Return the names of a record's fields that are columns of a table."""
     return tuple(field.name for field in fields(record) if field.name in table.c)
 
 
 def finite(value: float | None) -> float | None:
-    """The value; None for an infinity or a NaN."""
+    """Return the value, or None for an infinity or a NaN."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,6 +1,4 @@
-"""Where the trials of a run belong: a tuning target of a study, on a device, in an environment, in a measurement mode,
-with families of some versions.
-"""
+"""The scope of a run's trials: study, tuning target, device, environment, measurement mode and families."""
 
 from __future__ import annotations
 
@@ -25,17 +23,17 @@ from autotune.trial import Value
 
 @dataclass(frozen=True, slots=True)
 class TemplateRecord:
-    """A kernel family as it was when trials used it."""
+    """A version of a kernel family that trials used."""
 
     family: str
     hash: str
     """hash of the template's text with all included files"""
     header: str
-    """the text of the header"""
+    """the text of the template's header"""
 
 
 def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> dict[str, int]:
-    """Ids of templates' versions, by family."""
+    """Store versions of templates that are new; return the id of each version, by family."""
     stored = select(templates).where(among(templates.c.hash, (record.hash for record in records)))
     found = {(row.family, row.hash): int(row.id) for row in connection.execute(stored)}
     for record in records:
@@ -47,34 +45,34 @@ def store_templates(connection: Connection, records: Sequence[TemplateRecord], n
 
 @dataclass(frozen=True, slots=True)
 class TemplateStore:
-    """The kernel families, version by version."""
+    """Reads the versions of kernel families."""
 
     database: Database
 
     def families(self) -> frozenset[str]:
-        """The families that have or had trials."""
+        """Return the families that have or had trials."""
         with self.database.read() as connection:
             return frozenset(connection.execute(select(templates.c.family)).scalars())
 
     def header(self, family: str, template_hash: str) -> str:
-        """The header of a family as it was when trials used it; empty if it is not stored."""
+        """Return the header of a version of a family; empty if the version is not stored."""
         same = and_(templates.c.family == family, templates.c.hash == template_hash)
         with self.database.read() as connection:
             return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
 
     def params(self, family: str, template_hash: str) -> Mapping[str, Sequence[Value]]:
-        """The values of each parameter that the family declared then; empty if it is not stored."""
+        """Return the values of each parameter in a version of a family; empty if the version is not stored."""
         params = tomllib.loads(self.header(family, template_hash)).get("params", {})
         return {name: list(param["values"]) for name, param in params.items()}
 
 
 SCOPE = ("study_id", "tuning_target_id", "device_id", "environment_id", "measurement_mode")
-"""the columns of a scope, within which trial numbers are unique"""
+"""the columns that identify a scope, in which trial numbers are unique"""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetScope:
-    """Where a run's trials belong: a tuning target of a study, on a device, in an environment."""
+    """The scope of trials: a tuning target of a study, on a device, in an environment, in a measurement mode."""
 
     study: StudyKey
     measurement_mode: str
@@ -83,7 +81,7 @@ class TargetScope:
     environment_id: int
     run_id: int
     template_ids: Mapping[str, int]
-    """family to the id of its template row"""
+    """family to the id of its row in `templates`"""
 
     @property
     def identity(self) -> Values:
@@ -93,13 +91,13 @@ class TargetScope:
 
     @property
     def name(self) -> str:
-        """The study, as on the command line."""
+        """The study's name, as on the command line."""
         return self.study.name
 
 
 @dataclass(frozen=True, slots=True)
 class Scope(TargetScope):
-    """Where the trials of one layer belong."""
+    """The scope of the trials of one layer."""
 
     layer: Layer
     layer_id: int
@@ -112,7 +110,7 @@ class Scope(TargetScope):
 
 @dataclass(frozen=True, slots=True)
 class ScopeStore:
-    """A scope, stored when it is first asked for."""
+    """Opens scopes, and stores what they refer to."""
 
     database: Database
     runs: Runs
@@ -126,7 +124,10 @@ class ScopeStore:
         measurement_mode: str,
         templates: Sequence[TemplateRecord],
     ) -> Scope:
-        """The scope of a run's trials of one layer; `templates` has every family that its configs may name."""
+        """Return the scope of a run's trials of one layer.
+
+        `templates` must contain every family that configs of the trials may name.
+        """
         with self.runs.write(device, environment) as run:
             layer_id, tuning_target_id = store_layer(run.connection, layer)
             ids = store_templates(run.connection, templates, run.now)
@@ -143,7 +144,7 @@ class ScopeStore:
         measurement_mode: str,
         template: TemplateRecord,
     ) -> TargetScope:
-        """The scope of the trials of a set of layers, for dispatchers."""
+        """Return the scope of the trials of a set of layers, for dispatchers."""
         with self.runs.write(device, environment) as run:
             tuning_target_id = store_layer_set(run.connection, layers)
             ids = store_templates(run.connection, [template], run.now)

@@ -25,7 +25,7 @@ _Json = str | int | list[str] | list[int]
 
 
 def source_values(source: KernelSource) -> Values:
-    """The columns of a rendered kernel, except its layer."""
+    """Return the columns of a rendered kernel, except its layer."""
     launches: dict[str, object] = {
         "prepare": [fields_of(stage) for stage in source.prepare],
         "stages": [fields_of(stage) for stage in source.stages],
@@ -49,7 +49,7 @@ def source_values(source: KernelSource) -> Values:
 
 
 def text_of(connection: Connection, source_id: int) -> str | None:
-    """A kernel's text; None if only its hash is stored."""
+    """Return a kernel's text; None if only the hash is stored."""
     statement = (
         select(paragraphs.c.text)
         .join(source_paragraphs, source_paragraphs.c.paragraph_id == paragraphs.c.id)
@@ -61,7 +61,7 @@ def text_of(connection: Connection, source_id: int) -> str | None:
 
 
 def source_of(row: RowMapping, config: Config, text: str) -> KernelSource:
-    """The rendered kernel of a row that has the columns of `sources` and `layers`, and its text."""
+    """Make a rendered kernel from its text and a row with the columns of `sources` and `layers`."""
     column = sources.c
     launches = json.loads(row[column.launches])
     return KernelSource(
@@ -83,22 +83,22 @@ def source_of(row: RowMapping, config: Config, text: str) -> KernelSource:
 
 
 def _tensor_map_of(name: str, array: str, tensor: Mapping[str, _Json]) -> NamedTensorMap:
-    """A tensor map from its JSON."""
+    """Make a tensor map from JSON."""
     return NamedTensorMap(name, array, TensorMap(**_with_tuples(tensor)))  # type: ignore[arg-type]  # as stage_of
 
 
 def stage_of(stage: Mapping[str, _Json]) -> Stage:
-    """A stage from its JSON."""
+    """Make a stage from JSON."""
     return Stage(**_with_tuples(stage))  # type: ignore[arg-type]  # written by source_values from a Stage
 
 
 def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
-    """A record's fields, whose tuples became lists in JSON."""
+    """Convert lists in JSON back to the tuples of a record's fields."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def store_source(connection: Connection, scope: Scope, record: KernelSource) -> int:
-    """Id of a rendered kernel; its text is filled in if only its hash was stored."""
+    """Store a rendered kernel and return its id; if only the hash was stored, fill in the text."""
     values = source_values(record)
     source_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
     if source_id is None:
@@ -113,12 +113,12 @@ def store_source(connection: Connection, scope: Scope, record: KernelSource) -> 
 
 @dataclass(frozen=True, slots=True)
 class SourceStore:
-    """The rendered kernels."""
+    """Reads rendered kernels."""
 
     database: Database
 
     def get(self, source_hash: str) -> KernelSource | None:
-        """A rendered kernel, complete, with the config of the first trial that used it; None if no text is stored."""
+        """Return a rendered kernel with the config of the first trial that used it; None if the text is not stored."""
         statement = (
             select(sources, layers, trials.c.config, templates.c.family)
             .join(layers, layers.c.id == sources.c.layer_id)

@@ -1,4 +1,4 @@
-"""The store: the database of every trial of every study on every device."""
+"""The store: the database with every trial of every study on every device."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from autotune.store.warm_start_trials import TopTrialStore
 
 
 class Store:
-    """An open results database. Each noun is an attribute.
+    """An open results database. Each noun, such as `trials` or `studies`, is an attribute.
 
-    Each of their methods is one transaction, and raises each failure as a StoreError of one line. `what` is a study,
-    study.layer or a layer's bare name; None: everything.
+    Each method of these attributes is one transaction, and raises every failure as a StoreError whose message is one
+    line. The argument `what` is a study, `study.layer` or the bare name of a layer; None selects everything.
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class Store:
     ) -> None:
         """Open the results database at a path.
 
-        With create, open it for writing: it is created if it does not exist and migrated if it is older. Without, open
-        it for reading only: the file and its folder may be read-only, and no files are left next to it.
+        With `create`, the database is opened for writing: the file is created if it does not exist, and migrated if its
+        schema is older. Without `create`, the database is opened only for reading: the file and its folder may be
+        read-only, and no files are left next to the database.
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
@@ -66,16 +67,16 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the database file."""
         return self._database.path
 
     @property
     def shown(self) -> str:
-        """Its name in messages: the path, or the name of bundled results."""
+        """The database's name in messages: the path, or the name of bundled results."""
         return self._database.shown
 
     def check(self) -> None:
-        """Raise StoreError if the file is damaged or has a row that breaks a constraint."""
+        """Raise StoreError if the file is damaged or contains a row that breaks a constraint."""
         with (
             translate_errors(self.path, self._database.timeout_s),
             closing(connect_for_reading(self._database.file, self._database.timeout_s)) as raw,
@@ -83,11 +84,14 @@ class Store:
             check_whole(raw, self.path)
 
     def query(self, sql: str, *, within_s: float | None = None) -> QueryResult:
-        """The result of a user's SELECT, which cannot write. Raises StoreError after `within_s` seconds."""
+        """Run a user's SELECT, which cannot write, and return the result.
+
+        Raises StoreError if the statement takes longer than `within_s` seconds.
+        """
         return run_query(self._database, sql, within_s=within_s)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database file."""
         self._database.close()
 
     def __enter__(self) -> Store:

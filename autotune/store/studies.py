@@ -28,14 +28,14 @@ _NAMED = 10  # studies that the error for an unknown name lists
 
 @dataclass(frozen=True, slots=True)
 class StudyKey:
-    """One generation of a study in the store."""
+    """The key of one generation of a stored study."""
 
     id: int
     name: str
     generation: int
-    """number of the generation, from 1; every fresh start begins another one"""
+    """the number of the generation, from 1; every fresh start begins another generation"""
     fresh_after: int | None = None
-    """the study was started afresh: trials up to this id are not reused"""
+    """the id of the last trial before the study's fresh start; only later trials are reused"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class StudyRow:
     layers: int
     trials: int
     imported_from: str | None = None
-    """the file it was copied from; None if it was started here"""
+    """the file that the study was copied from; None if the study was started in this database"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A layer of a study's generation and its progress, over all devices."""
+    """A layer of a study's generation and the layer's progress on all devices."""
 
     study: str
     generation: int
     layer: Layer
     trials: int
-    """finished"""
+    """number of finished trials"""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRef:
-    """A layer of a study's generation, with the ids in its trials."""
+    """A layer of a study's generation, with the ids that its trials refer to."""
 
     study: str
     generation: int
@@ -79,7 +79,7 @@ class LayerRef:
     study_id: int
     tuning_target_id: int
     current: bool
-    """False: the study file no longer has it"""
+    """False if the study file no longer has the layer"""
     admitted: tuple[str, ...]
     """the accuracy classes that may win the layer in the study"""
 
@@ -90,21 +90,21 @@ class LayerRef:
 
 
 def layer_of(row: RowMapping) -> Layer:
-    """The layer of a row that has the columns of `layers` and `study_layers`; the name is empty where unknown."""
+    """Make the layer of a row with the columns of `layers` and `study_layers`; an unknown name becomes empty."""
     return Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c.count] or 1)
 
 
 def next_generation(connection: Connection, name: str) -> int:
-    """The next generation of this name, counting imported studies."""
+    """Return the number of the next generation of a study, counting imported studies."""
     last = select(func.max(studies.c.generation)).where(studies.c.name == name)
     return (connection.execute(last).scalar_one() or 0) + 1
 
 
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
-    """The layers that a name refers to: a study, study.layer or a layer's bare name; None for all.
+    """Return the layers that a name refers to: a study, `study.layer` or the bare name of a layer; None for all layers.
 
-    The newest generation is the newest of those that started here; every imported study is included as well. Raises
-    StoreError if there is no such study or layer; `where` begins its message.
+    With `generations="newest"`, only the newest generation that was started in this database is included, and every
+    imported study. Raises StoreError if there is no such study or layer; the message begins with `where`.
     """
     one_of("generations", generations, GENERATIONS)
     statement = (
@@ -149,13 +149,13 @@ def _place_of(row: RowMapping) -> LayerRef:
 
 
 def called(what: str) -> ColumnElement[bool]:
-    """Whether a study, study.layer or a layer has this name."""
+    """Return the condition that a study, `study.layer` or a layer has this name."""
     full_name = studies.c.name + "." + study_layers.c.name
     return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
 
 
 def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
-    """The names most similar to a wrong one, or else the layers of the study that it names, or else the studies."""
+    """List the names most similar to a wrong name, or else the layers of the study that it names, or else studies."""
     known = sorted({place.study for place in places})
     if not known:
         return "the database has none yet"
@@ -170,18 +170,18 @@ def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
 
 
 def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
-    """Raise StoreError for a word that is not one of these."""
+    """Raise StoreError for a word that is not allowed."""
     if word not in allowed:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
 def target_ids(places: Iterable[LayerRef]) -> set[int]:
-    """The shapes of these layers, for questions about any study."""
+    """Return the ids of the shapes of these layers, to query any study."""
     return {place.tuning_target_id for place in places}
 
 
 def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
-    """The layers that their study files have; a layer that an imported study also has is listed once."""
+    """Return the layers that are still in their study files; a layer that an imported study also has is listed once."""
     found: dict[tuple[str, int], LayerRef] = {}
     for place in places:
         if place.current:
@@ -191,14 +191,14 @@ def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StudyStore:
-    """The studies, generation by generation."""
+    """Writes and lists studies, generation by generation."""
 
     database: Database
 
     def begin(self, study: Study, *, fresh: bool = False) -> StudyKey:
-        """The newest generation of the study, with its text, seed and layers updated; fresh: a new generation.
+        """Update the text, seed and layers of the study's newest generation, or begin a new generation if `fresh`.
 
-        Raises StoreError if the name belongs to a study that has trials and shares no problem with this one.
+        Raises StoreError if the name belongs to a study that has trials and shares no problem with this study.
         """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
@@ -223,7 +223,7 @@ class StudyStore:
         return StudyKey(study_id, study.name, generation, fresh_after)
 
     def list(self) -> tuple[StudyRow, ...]:
-        """Every generation of every study, oldest first."""
+        """List every generation of every study, oldest first."""
         in_file = (study_layers.c.study_id == studies.c.id, study_layers.c.position.is_not(None))
         layer_count = select(func.count()).where(*in_file).scalar_subquery()
         trial_count = select(func.count()).where(trials.c.study_id == studies.c.id).scalar_subquery()
@@ -235,16 +235,16 @@ class StudyStore:
             )
 
     def layer_names(self) -> frozenset[str]:
-        """`study.layer` of every layer that a study has or had."""
+        """Return `study.layer` of every layer that a study has or had."""
         statement = select(studies.c.name, study_layers.c.name).join(studies, studies.c.id == study_layers.c.study_id)
         with self.database.read() as connection:
             return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
 
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """The layers of the newest generation of each study, in its order, with the number of finished trials.
+        """List the layers of each study's newest generation, in the study's order, with the number of finished trials.
 
-        A layer that is also in merged studies of this name is listed once, with the trials of all. Raises StoreError
-        for a layer that its study no longer has.
+        A layer that is also in merged studies of this name is listed once, with the trials of all these studies. Raises
+        StoreError for a layer that the study no longer has.
         """
         ended = (
             select(trials.c.study_id, trials.c.tuning_target_id, func.count())
@@ -267,7 +267,7 @@ class StudyStore:
 
 
 def _check_same_study(connection: Connection, study_id: int, study: Study, where: str) -> None:
-    """Raise StoreError if another network would take the name of a study that has trials."""
+    """Raise StoreError if a different network would take over the name of a study that has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
     stored = [place.layer for place in find(connection, None, where, "all") if place.study_id == study_id]
@@ -280,7 +280,7 @@ def _check_same_study(connection: Connection, study_id: int, study: Study, where
 
 
 def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str:
-    """Why a layer that was tuned has no answer any more."""
+    """Return a message that says why a layer that was tuned earlier is no longer listed."""
     current = [one.name for one in find(connection, place.study, where) if one.current]
     return (
         f"{where}: {place.study} no longer has a layer {place.layer.name!r}; it has {_some(current)}; "
@@ -289,13 +289,13 @@ def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str
 
 
 def _some(names: Sequence[str]) -> str:
-    """Some of these names, and the number of the others."""
+    """Join the first of these names, and give the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 
 
 def _place_layers(connection: Connection, study_id: int, study: Study) -> None:
-    """Give a study these layers in this order; its other layers stay, without a position."""
+    """Give a study these layers in this order; the study's other layers stay, without a position."""
     connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
     for position, layer in enumerate(study.layers):
         _layer_id, tuning_target_id = store_layer(connection, layer)

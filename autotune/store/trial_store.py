@@ -1,4 +1,4 @@
-"""Write trials, query them, and reuse the results of earlier ones."""
+"""Write trials, query them, and reuse the results of earlier trials."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ from autotune.trial import Config, EndToEndParts, Outcome, Phases, Trial
 
 @dataclass(frozen=True, slots=True)
 class TrialKey:
-    """A stored trial that has begun."""
+    """The key of a stored trial that has begun."""
 
     id: int
     number: int
     config: Config
     source_hash: str | None
     attempts: int = 1
-    """how often it was started, this time included; runs that their user ended do not count"""
+    """how often the trial was started, including this time; runs that the user ended do not count"""
 
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
 """the columns that two trials must share for their times to be comparable"""
 _IN_SCOPE = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
-"""the trials of a scope, whose `identity` has the values"""
+"""the condition that a trial belongs to a scope; the values are those of the scope's `identity`"""
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
     *_IN_SCOPE, trials.c.number == bindparam("number")
 )
 _LAST_NUMBER = select(func.max(trials.c.number)).where(*_IN_SCOPE)
 
-# A copy is not ranked: the trial that it was copied from is, and may be measured again.
+# A copy is not ranked. The original trial is ranked, and may be measured again.
 _END = (
     update(trials)
     .where(trials.c.id == bindparam("trial_id"), trials.c.outcome == str(Outcome.RUNNING))
@@ -74,7 +74,7 @@ def begin_trial(
     proposed_by: str,
     reused_trial_id: int | None = None,
 ) -> int:
-    """Id of a running trial: a new one, or the suspect with this number and config, started again.
+    """Start a trial and return its id: a new trial, or the suspect with this number and config, which starts again.
 
     Raises StoreError if the scope has another trial with this number.
     """
@@ -105,7 +105,7 @@ def begin_trial(
 def end_trial(
     connection: Connection, key: TrialKey, trial: Trial, now: datetime, parts: EndToEndParts | None = None
 ) -> None:
-    """Complete a running trial and add its measurement, with its parts if it is end to end.
+    """Store the outcome of a running trial and its measurement; `parts` are the parts of an end-to-end time.
 
     Raises StoreError if the trial is not running.
     """
@@ -125,13 +125,13 @@ def end_trial(
 
 
 def within(scope: TargetScope) -> ColumnElement[bool]:
-    """The trials of a scope."""
+    """Return the condition that a trial belongs to a scope."""
     return and_(*(trials.c[name] == value for name, value in scope.identity.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class TrialStore:
-    """All trials: write them in a scope, query them by names."""
+    """Writes trials in a scope and queries them by name."""
 
     database: Database
 
@@ -146,19 +146,19 @@ class TrialStore:
     ) -> TrialKey:
         """Commit a trial as running, with its source, before anything is launched.
 
-        A suspect starts again under its number, with one more attempt. Raises StoreError if the number belongs to a
+        A suspect starts again under its old number, with one more attempt. Raises StoreError if the number belongs to a
         finished trial or to another config.
         """
         with self.database.write() as connection:
             return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
 
     def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
-        """Commit the outcome of a running trial, with its measurement, and its parts if it is end to end."""
+        """Commit the outcome of a running trial and its measurement; `parts` are the parts of an end-to-end time."""
         with self.database.write() as connection:
             end_trial(connection, key, trial, self.database.now(), parts)
 
     def withdraw(self, keys: Iterable[TrialKey]) -> None:
-        """Take back the attempts of running trials whose run was ended by its user, which says nothing about them."""
+        """Subtract an attempt from running trials whose run the user ended, because the trials did not fail."""
         running = trials.c.outcome == str(Outcome.RUNNING)
         with self.database.write() as connection:
             for key in keys:
@@ -168,7 +168,7 @@ class TrialStore:
     def add(
         self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
     ) -> TrialKey:
-        """Begin and end in one commit: a trial that was never launched."""
+        """Begin and end a trial that was never launched, in one commit."""
         now = self.database.now()
         with self.database.write() as connection:
             key = self._begin(connection, scope, trial.number, trial.config, source, now, proposed_by)
@@ -190,18 +190,18 @@ class TrialStore:
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
-        """The scope's finished trials, ordered by number; imported ones are left out."""
+        """Return the finished trials of a scope by number, without imported trials."""
         with self.database.read() as connection:
             return tuple(trial_of(row) for row in rows_of(connection, _finished(), scope.identity))
 
     def next_number(self, scope: TargetScope) -> int:
-        """The number after the last trial of the scope, suspects included; 0 for the first."""
+        """Return the number that follows the last trial of a scope, including suspects; 0 for the first trial."""
         with self.database.read() as connection:
             last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
 
     def suspects(self, scope: Scope) -> tuple[TrialKey, ...]:
-        """The scope's trials that a killed run left running."""
+        """Return the trials of a scope that a killed run left running."""
         running = trials.c.outcome == str(Outcome.RUNNING)
         statement = select_trials().where(within(scope), running).order_by(trials.c.number)
         with self.database.read() as connection:
@@ -222,10 +222,10 @@ class TrialStore:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """Trials in an order of SORTS; for a problem, the trials of every study and generation.
+        """List trials in an order of SORTS; for a problem, the trials of every study and generation.
 
-        `generations` "newest" leaves out earlier generations of a study, and earlier shapes of its layers, unless
-        nothing else matches; "all" includes them. Raises StoreError for an unknown word.
+        With `generations="newest"`, earlier generations of a study and earlier shapes of its layers are left out,
+        unless nothing else matches; "all" includes them. Raises StoreError for an unknown word.
         """
         with self.database.read() as connection:
             places = trial_places(connection, what, self.database.shown, generations)
@@ -235,7 +235,7 @@ class TrialStore:
             return tuple(by_id[trial_id] for trial_id in ids)
 
     def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
-        """Finished trials of any study whose times are comparable with the time of one trial, oldest first."""
+        """Return the finished trials of any study whose times are comparable with this trial's time, oldest first."""
         one = trials.alias("one")
         same = (trials.c[name] == one.c[name] for name in CIRCUMSTANCES)
         statement = (
@@ -255,7 +255,7 @@ class TrialStore:
 
 @cache
 def _finished() -> Select[*tuple[Any, ...]]:
-    """The finished trials of a scope, without imported ones."""
+    """Select the finished trials of a scope, without imported trials."""
     finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
     return select_trials().where(*_IN_SCOPE, *finished).order_by(trials.c.number)
 
@@ -269,7 +269,7 @@ _KNOWN = (
     trials.c.origin == "measured",
     trials.c.id > bindparam("after"),
 )
-"""measured trials with a result, in any study"""
+"""the condition that a trial was measured and has a result, in any study"""
 
 _LATEST_KNOWN = (
     select(trials.c.id)
@@ -282,14 +282,14 @@ _LATEST_KNOWN = (
 
 @cache
 def _of_others() -> Select[*tuple[Any, ...]]:
-    """The trials of a layer in other studies; the condition on studies lets SQLite use an index."""
+    """Select the trials of a layer in other studies; the condition on studies lets SQLite use an index."""
     others = trials.c.study_id.in_(select(studies.c.id).where(studies.c.id != bindparam("study_id")))
     of_layer = trials.c.tuning_target_id == bindparam("tuning_target_id")
     return select_trials().where(others, of_layer, trials.c.source_id.is_not(None), *_KNOWN).order_by(trials.c.id)
 
 
 def _known_to(scope: Scope) -> Values:
-    """The parameters of _KNOWN: which trials a scope may reuse."""
+    """Return the parameters of _KNOWN, which select the trials that a scope may reuse."""
     return {
         "device_id": scope.device_id,
         "environment_id": scope.environment_id,
@@ -300,21 +300,21 @@ def _known_to(scope: Scope) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """Finished trials of a scope's device, environment and measurement mode, in any study, without imported ones.
+    """Finished trials with a scope's device, environment and measurement mode, in any study, without imported trials.
 
-    A study that was started afresh sees only trials since then.
+    A study that was started afresh sees only trials that are newer than its fresh start.
     """
 
     database: Database
 
     def get(self, scope: Scope, source_hash: str) -> TrialRow | None:
-        """The latest finished trial of this source."""
+        """Return the latest finished trial of this source."""
         with self.database.read() as connection:
             trial_id = connection.execute(_LATEST_KNOWN, {"hash": source_hash, **_known_to(scope)}).scalar_one_or_none()
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
     def of_other_studies(self, scope: Scope) -> dict[str, Trial]:
-        """The latest result of each source of the scope's layer in other studies."""
+        """Return the latest result of each source for the scope's layer in other studies."""
         values = {**_known_to(scope), "study_id": scope.study.id, "tuning_target_id": scope.tuning_target_id}
         with self.database.read() as connection:
             return {row[sources.c.hash]: trial_of(row) for row in rows_of(connection, _of_others(), values)}
@@ -322,7 +322,7 @@ class KnownStore:
     def reuse(
         self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
     ) -> Trial:
-        """Store the result of an earlier trial as this scope's trial, in one commit; its phases took no time."""
+        """Store the result of an earlier trial as a trial of this scope, in one commit; its phases take no time."""
         trial = replace(known.trial, number=number, config=config, phases=Phases())
         now = self.database.now()
         with self.database.write() as connection:

@@ -1,4 +1,4 @@
-"""Trials and their timings as rows, and the conversion to records."""
+"""Convert rows to trials and timings, and records to rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from autotune.trial import Config, EndToEndParts, ErrorStats, Outcome, Phases, R
 
 
 def timing_values(timing: Timing) -> Values:
-    """The columns of a measurement."""
+    """Return the columns of a measurement."""
     clocks = timing.sm_clocks_mhz
     return values_of(timing, measurements) | {
         "sample_count": len(timing.samples_us),
@@ -54,25 +54,25 @@ def timing_values(timing: Timing) -> Values:
 
 
 def timing_of(row: RowMapping) -> Timing:
-    """The timing of a row that has the columns of `measurements`."""
+    """Make the timing of a row that includes the columns of `measurements`."""
     return record_of(Timing, row, measurements, sm_clocks_mhz=row[measurements.c.sm_clocks_mhz] or ())
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementStore:
-    """Every timing of every trial."""
+    """Every measurement of every trial."""
 
     database: Database
 
     def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
-        """The latest measurement of each trial that has one: while tuning, in finals or in a retime."""
+        """Return the latest measurement of each trial, made while tuning, in finals or in a retime."""
         statement = select(measurements).where(among(measurements.c.trial_id, trial_ids)).order_by(measurements.c.id)
         with self.database.read() as connection:
             return {row[measurements.c.trial_id]: timing_of(row) for row in rows_of(connection, statement)}
 
 
 Origin = Literal["measured", "imported"]
-"""Origin of a trial: tuned into this database, or copied from another file."""
+"""Where a trial comes from: tuned into this database, or copied from another file."""
 
 _RESOURCES = tuple(trials.c[field.name] for field in fields(Resources))
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
@@ -81,46 +81,46 @@ _KEPT = 4096  # launches that many trials share
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial with everything that it ran under."""
+    """A stored trial and the conditions of its measurement."""
 
     id: int
-    """its number in the database"""
+    """the trial's id in the database"""
     study: str
     """the study's name"""
     generation: int
-    """generation of the study; a fresh start begins another one"""
+    """the generation of the study; every fresh start begins another generation"""
     layer: Layer
     """the layer that was tuned"""
     device: DeviceInfo
-    """the device that it ran on"""
+    """the device that the trial ran on"""
     environment: Environment
     """driver, toolkit and flags"""
     measurement_mode: str
     """`cold`, `hot` or `end_to_end`"""
     template_hash: str
-    """hash of the family's files"""
+    """hash of the files of the family's template"""
     trial: Trial
     """the config and its result"""
     started_at: datetime
-    """start, UTC"""
+    """when the trial started, UTC"""
     ended_at: datetime | None
-    """end, UTC; None while it runs"""
+    """when the trial ended, UTC; None while it runs"""
     reused: bool
-    """a copy of a trial measured earlier"""
+    """whether the trial is a copy of a trial measured earlier"""
     attempts: int
-    """number of times that it was started"""
+    """how often the trial was started"""
     stages: tuple[Stage, ...] = ()
-    """the launches of one forward pass; empty if it was rejected before rendering"""
+    """the launches of one forward pass; empty if the config was rejected before rendering"""
     flops: int | None = None
-    """FLOP of the kernel's algorithm, if it is not the direct convolution"""
+    """FLOP of the kernel's algorithm; None for the direct convolution"""
     origin: Origin = "measured"
     """`measured` here or `imported`"""
     proposed_by: str = "search"
-    """the source of its config: search, default, warm_start or cost_model"""
+    """what proposed the config: search, default, warm_start or cost_model"""
     ranking_median_us: float | None = None
-    """the median of its latest measurement here, by which `best` ranks it; None if it is not ranked"""
+    """the median of the latest measurement here, by which `best` ranks the trial; None if the trial is not ranked"""
     sequence: int = 0
-    """the position of its measurement in the database, independent of any clock; 0 without one"""
+    """the position of the trial's measurement in the database, independent of any clock; 0 without a measurement"""
 
     @property
     def name(self) -> str:
@@ -134,22 +134,22 @@ class TrialRow:
 
     @property
     def median_us(self) -> float | None:
-        """The median of a correct trial, or None."""
+        """The median of a correct trial in microseconds, or None."""
         return self.trial.median_us
 
     @property
     def gflops(self) -> float | None:
-        """Direct-algorithm GFLOP/s of a correct trial, or None."""
+        """GFLOP/s of a correct trial, counted for the direct algorithm, or None."""
         return None if self.median_us is None else gflops(self.problem, self.median_us)
 
 
 def gflops(problem: Problem, time_us: float) -> float:
-    """GFLOP/s of the direct algorithm for a time; 1e3 converts FLOP per microsecond to GFLOP per second."""
+    """Convert a time to GFLOP/s of the direct algorithm; 1e3 converts FLOP per microsecond to GFLOP per second."""
     return problem.flops / time_us / 1e3
 
 
 def outcome_values(trial: Trial) -> Values:
-    """The columns that are filled when a trial ends."""
+    """Return the columns that are filled when a trial ends."""
     error = trial.error or ErrorStats(math.nan, math.nan)
     reported = trial.resources != Resources()
     values = values_of(trial, trials)
@@ -167,17 +167,17 @@ def outcome_values(trial: Trial) -> Values:
 
 
 def config_of(row: RowMapping) -> Config:
-    """The config of a row that has the columns of `trials` and `templates`."""
+    """Make the config of a row that includes the columns of `trials` and `templates`."""
     return stored_config(row[templates.c.family], row[trials.c.config])
 
 
 def stored_config(family: str, values: str) -> Config:
-    """Make a config from its family and its values as JSON."""
+    """Make a config from its family and its parameters as JSON."""
     return Config(family, tuple(json.loads(values).items()))
 
 
 def trial_of(row: RowMapping) -> Trial:
-    """The trial of a row that has the columns of `trials` and `measurements`, the family and the source's hash."""
+    """Make the trial of a row with the columns of `trials` and `measurements`, the family and the source's hash."""
     over_bound, max_abs = row[trials.c.error_over_bound], row[trials.c.error_max_abs]
     error = None
     if over_bound is not None or max_abs is not None:
@@ -196,14 +196,14 @@ def trial_of(row: RowMapping) -> Trial:
 
 @lru_cache(_KEPT)
 def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
-    """A kernel's stages, and its FLOP if it is not the direct convolution."""
+    """Parse the stages of a kernel, and the FLOP of its algorithm if that is not the direct convolution."""
     launches = {} if text is None else json.loads(text)
     return tuple(stage_of(stage) for stage in launches.get("stages", ())), launches.get("flops")
 
 
 def select_trials() -> Select[*tuple[Any, ...]]:
-    """Everything that a TrialRow needs, without a WHERE."""
-    # Outer joins although there is always a match: this way SQLite reads the trials first.
+    """Select everything that a TrialRow needs, without a WHERE clause."""
+    # These are outer joins, although there is always a match, so that SQLite reads the trials first.
     names = study_layers.alias("names")
     name = (
         select(names.c.name)
@@ -236,14 +236,14 @@ def select_trials() -> Select[*tuple[Any, ...]]:
 
 
 def while_tuning() -> ColumnElement[bool]:
-    """Whether a measurement was made while its trial was tuned; later ones are of finals and retimes."""
+    """Return the condition that a measurement was made while its trial was tuned, not in finals or a retime."""
     return and_(
         measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
     )
 
 
 def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, TrialRow]:
-    """The trials with these ids."""
+    """Return the trials with these ids."""
     both = select(runs, environments).join(environments, environments.c.id == runs.c.environment_id)
     of_runs = {row[runs.c.id]: environment_of(row) for row in rows_of(connection, both)}
     of_devices = {row[devices.c.id]: device_of(row) for row in rows_of(connection, select(devices))}
@@ -272,7 +272,7 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
 def with_trials(
     connection: Connection, statement: Select[*tuple[Any, ...]], trial_id: Column[int]
 ) -> Iterator[tuple[RowMapping, TrialRow]]:
-    """The rows of a statement, each with the trial that one of its columns refers to."""
+    """Yield the rows of a statement, each with the trial that the column `trial_id` refers to."""
     rows = list(rows_of(connection, statement))
     whole = trials_by_id(connection, (row[trial_id] for row in rows))
     return ((row, whole[row[trial_id]]) for row in rows)
@@ -280,14 +280,14 @@ def with_trials(
 
 @dataclass(frozen=True, slots=True)
 class EndToEndRow:
-    """An end-to-end trial with the parts of its time."""
+    """An end-to-end trial and the parts of its time."""
 
     row: TrialRow
     parts: EndToEndParts
 
 
 def parts_values(parts: EndToEndParts) -> Values:
-    """The columns of an end-to-end trial's parts."""
+    """Return the columns of an end-to-end trial's parts."""
     return values_of(replace(parts, hidden_fraction=finite(parts.hidden_fraction)), end_to_end_timings)
 
 
@@ -298,7 +298,7 @@ class EndToEndStore:
     database: Database
 
     def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
-        """The end-to-end trials of the newest generation of each study with the parts of their times, oldest first."""
+        """List end-to-end trials of the newest generation of each study with the parts of their times, oldest first."""
         with self.database.read() as connection:
             pairs = [(place.study_id, place.tuning_target_id) for place in find(connection, what, self.database.shown)]
             statement = (

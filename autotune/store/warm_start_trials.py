@@ -19,7 +19,7 @@ from autotune.store.trials import stored_config
 from autotune.trial import Config
 
 PER_FAMILY = 60
-"""The fastest trials of a family on one layer and device."""
+"""How many of the fastest trials of a family on one layer and device are returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class TopTrial:
     """One of the fastest trials of a family on some layer and device."""
 
     name: str
-    """`study.layer` of a study that has it"""
+    """`study.layer` in a study that has the layer"""
     problem: Problem
     device: DeviceInfo
     config: Config
@@ -36,16 +36,17 @@ class TopTrial:
 
 @dataclass(frozen=True, slots=True)
 class TopTrialStore:
-    """The fastest trials of every layer and device."""
+    """Finds the fastest trials of every layer and device."""
 
     database: Database
 
     def list(self, scope: Scope | None, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
-        """The fastest trials of each layer, device of these kinds and family, from before the scope's first trial,
-        fastest first; without a scope, all with a cold cache.
+        """Return the fastest trials of each layer, device and family, fastest first.
 
-        Because of that limit a resumed run starts from the same trials as the run that it resumes. A study that was
-        started afresh sees only trials since then.
+        Only devices of these `kinds` and kernels of these `accuracies` are included. With a scope, only trials older
+        than the scope's first trial are included, so that a resumed run starts from the same trials as the run that it
+        resumes. If the scope's study was started afresh, trials older than the fresh start are left out. Without a
+        scope, all trials with a cold cache are included.
         """
         rank = func.row_number().over(
             partition_by=(trials.c.tuning_target_id, trials.c.device_id, templates.c.family),
@@ -94,7 +95,7 @@ class TopTrialStore:
 
 
 def _before(scope: Scope) -> Iterator[ColumnElement[bool]]:
-    """The condition that a trial is older than the first of a scope, and not older than its study's fresh start."""
+    """Yield the conditions that a trial is older than a scope's first trial, and newer than the study's fresh start."""
     own = (
         select(func.min(trials.c.id))
         .where(

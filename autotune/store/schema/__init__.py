@@ -1,1 +1,1 @@
-"""The declaration of the data: tables, views, and the migrations that bring an older file to them."""
+"""The declaration of tables and views, and the migrations that update an older file."""

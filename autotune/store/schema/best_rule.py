@@ -1,7 +1,7 @@
-"""The rule of `best` as one SQL text: which trial is the best of a tuning target, and which measurement decided.
+"""The rule of `best` as SQL: which trial is the best for a tuning target, and which measurement decided.
 
-The view `best_trials` is this text for the whole database; `best_of` is the same text for one study, or for a date in
-the past.
+The view `best_trials` is this SQL for the whole database. `best_of` returns the same SQL for one study, or for a date
+in the past.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from string import Template
 
 KEY = ("tuning_target_id", "device_id", "accuracy", "deterministic", "measurement_mode")
-"""The columns that separate trials with different bests."""
+"""The columns by which trials are divided; each group has a best trial of its own."""
 
 _RULE = Template(
     """\
@@ -101,14 +101,14 @@ BEST_NOW = _rule(
     "ranking_median_us IS NOT NULL",
     "trials.ranking_median_us IS NOT NULL AND finals.origin = 'measured' AND finals.superseded_at IS NULL",
 )
-"""For the whole database: imported trials are ranked once they are re-timed here."""
+"""The rule for the whole database: imported trials are ranked once they are re-timed on this machine."""
 
 
 def best_of(side: str = "") -> str:
-    """The rule for the trials, finals and retimes that had ended by `:until`.
+    """Return the rule for the trials, finals and retimes that had ended by `:until`.
 
-    Of one study its own trials and finals count, imported ones too; `:study_id` NULL stands for all studies. `side`
-    ends the names of the parameters, for a statement that has the rule twice.
+    With `:study_id`, only the trials and finals of that study count, including imported ones; NULL stands for all
+    studies. `side` is a suffix of the parameters' names, for a statement that contains the rule twice.
     """
     study_id, until, targets = f":study_id{side}", f":until{side}", f":targets{side}"
     time_us = f"""(

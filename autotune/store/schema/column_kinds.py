@@ -1,4 +1,4 @@
-"""The kinds of columns: the Python value, what a STRICT table of SQLite stores, and the constraint of the kind."""
+"""Kinds of columns: the Python value, the type in a STRICT table of SQLite, and the constraint."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Values = dict[str, Any]
 
 
 def escaped(text: str) -> str:
-    """Text that every reader of the file can read: NUL and characters that UTF-8 cannot encode become escapes."""
+    """Escape NUL and characters that UTF-8 cannot encode, so that every reader of the file can read the text."""
     if text.isprintable() and text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 class Text(TypeDecorator[str]):
-    """Text, stored as `escaped` returns it."""
+    """A text column; the text is stored as `escaped` returns it."""
 
     impl = TEXT
     cache_ok = True
@@ -52,7 +52,7 @@ class Text(TypeDecorator[str]):
 
 
 class Flag(TypeDecorator[bool]):
-    """0 or 1."""
+    """A column with 0 or 1, in Python a bool."""
 
     impl = INTEGER
     cache_ok = True
@@ -65,7 +65,7 @@ class Flag(TypeDecorator[bool]):
 
 
 class Date(TypeDecorator[datetime]):
-    """A date, stored as ISO 8601 in UTC, always with microseconds, so that text sorts as time."""
+    """A date, stored in UTC as ISO 8601, always with microseconds, so that sorting the text sorts by time."""
 
     impl = TEXT
     cache_ok = True
@@ -92,17 +92,17 @@ class Json(TypeDecorator[Any]):
 
 
 def as_json(value: object) -> str:
-    """JSON without blanks, in ASCII."""
+    """Return a value as JSON in ASCII, without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def date_text(date: datetime) -> str:
-    """The text of a date."""
+    """Return a date as the text that the database stores."""
     return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def seven_digits(time_us: float) -> float:
-    """A time in the precision of CUDA's event timer, whose milliseconds are a float32."""
+    """Round a time to the precision of CUDA's event timer, which returns milliseconds as a float32."""
     return float(f"{time_us:.7g}")
 
 
@@ -112,7 +112,7 @@ metadata = MetaData()
 def table(
     name: str, comment: str, *items: Column[Any] | CheckConstraint | Index | UniqueConstraint, rowid: bool = True
 ) -> Table:
-    """A STRICT table with the constraints of its columns; `.schema` shows the comments."""
+    """Declare a STRICT table with the constraints of its columns; `.schema` shows the comments."""
     rules = [CheckConstraint(rule) for item in items if (rule := item.info.get("rule"))]
     return Table(name, metadata, *items, *rules, comment=comment, sqlite_strict=True, sqlite_with_rowid=rowid)
 
@@ -142,7 +142,7 @@ measured = _kind(REAL, f"{{0}} BETWEEN {LEAST} AND {MOST}")
 text = _kind(Text)
 flag = _kind(Flag, "{0} IN (0, 1)")
 date = _kind(Date, "{0} IS NULL OR julianday({0}) IS NOT NULL AND {0} LIKE '____-__-__T%Z'")
-"""As `date_text` writes it."""
+"""A date, in the format of `date_text`."""
 array = _kind(Json, _JSON.format("array"))
 """A JSON array, in Python a tuple."""
 mapping = _kind(Json, _JSON.format("object"))
@@ -157,10 +157,10 @@ _PLAIN = {int: integer, float: real, str: text, bool: flag}
 def columns_of(
     record: type[DataclassInstance], comment: str | None = None, *, null: bool = False, besides: Collection[str] = ()
 ) -> Iterator[Column[Any]]:
-    """A column for each plain field of a record, except the fields in `besides`. The comment of a column is the field's
-    text; `comment` replaces the first one.
+    """Yield a column for each plain field of a record, except the fields in `besides`.
 
-    A column has the default of its field, so that the field can be added to a file that has rows.
+    The comment of a column is the text of the field; `comment` replaces the comment of the first column. The default of
+    a column is the default of the field, so that a field can be added to a file that already contains rows.
     """
     hints = get_type_hints(record)
     for field in fields(record):
@@ -178,21 +178,21 @@ def columns_of(
 
 
 def word(name: str, words: tuple[str, ...], comment: str | None = None, **more: Any) -> Column[Any]:
-    """One of the given words."""
+    """Declare a column that contains one of the given words."""
     listed = ", ".join(repr(str(word)) for word in words)
     return _column(Text, f"{name} IN ({listed})", name, comment, **more)
 
 
 def key(name: str = "id", comment: str | None = None) -> Column[Any]:
-    """The number of a row."""
+    """Declare the column with the number of a row."""
     return Column(name, INTEGER, primary_key=True, comment=comment)
 
 
 def reference(name: str, of: str, comment: str | None = None, *, null: bool = False, **more: Any) -> Column[Any]:
-    """The id of a row of another table."""
+    """Declare a column with the id of a row of another table."""
     return Column(name, ForeignKey(f"{of}.id"), comment=comment, nullable=null, **more)
 
 
 def origin(comment: str) -> Column[Any]:
-    """Whether a row was measured here or copied by a merge."""
+    """Declare the column that says whether a row was measured here or copied by a merge."""
     return word("origin", ("measured", "imported"), comment, server_default="measured")

@@ -1,4 +1,4 @@
-"""The SQL that creates a new file."""
+"""The SQL statements that create a new file or add what an older file lacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DIALECT = sqlite.dialect()
 
 @cache
 def statements() -> tuple[str, ...]:
-    """The statements that create the tables, their indexes and the views."""
+    """Return the statements that create the tables, their indexes and the views."""
     return (*_tables(), *_indexes(), *(f"CREATE VIEW {name} AS\n{sql}" for name, sql in VIEWS.items()))
 
 
@@ -41,7 +41,7 @@ def stamp(connection: Connection, version: int, now: datetime) -> None:
 
 
 def lacking(connection: Connection) -> list[Column[Any]]:
-    """The declared columns that the tables of a file lack."""
+    """Return the declared columns that are missing from the tables of a file."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table'"
@@ -53,7 +53,7 @@ def lacking(connection: Connection) -> list[Column[Any]]:
 
 
 def add_columns(connection: Connection) -> None:
-    """Add the columns that a file lacks."""
+    """Add the declared columns that are missing from a file."""
     for column in lacking(connection):
         sql = CreateColumn(column).compile(dialect=_DIALECT)
         rule = f" CHECK ({column.info['rule']})" if column.info.get("rule") else ""
@@ -61,7 +61,7 @@ def add_columns(connection: Connection) -> None:
 
 
 def make_views(connection: Connection) -> None:
-    """Create the views again, as they are declared now."""
+    """Drop the views and create them again as they are declared now."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
     for name, sql in VIEWS.items():
@@ -80,7 +80,10 @@ def _indexes() -> Iterator[str]:
 
 
 def _with_comments(table: Table, sql: str) -> str:
-    """CREATE TABLE with the comments of the declaration, which SQLAlchemy omits for SQLite, or of records' fields."""
+    """Add the comments of columns to CREATE TABLE; SQLAlchemy omits them for SQLite.
+
+    A column without a comment of its own gets the text of the record's field.
+    """
     first, *lines = (line.rstrip() for line in sql.splitlines())
     found = [first, f"\t-- {table.comment}"]
     for line in lines:
@@ -93,5 +96,5 @@ def _with_comments(table: Table, sql: str) -> str:
 
 @cache
 def _texts(record: type | None) -> dict[str, str]:
-    """The texts of a record's fields."""
+    """Return the text of each field of a record."""
     return {} if record is None else {ast.unparse(field.target): text for field, text in documented(record)}

@@ -1,4 +1,4 @@
-"""Bring a database of schema 12, the last one before the tables were declared here, to the current schema."""
+"""Migrate a database from schema 12, the last schema that was not declared in `tables`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED_12 = {
     "subjects": "tuning_targets",
     "subject_layers": "tuning_target_layers",
 }
-"""Names of schema 12 and their current names."""
+"""Names of tables and columns in schema 12, and their current names."""
 
 _OUTCOME = (
     "CASE outcome WHEN 'constraints' THEN 'invalid_config' WHEN 'correctness' THEN 'wrong_result' ELSE outcome END"
@@ -60,10 +60,9 @@ _MADE_BY_12 = "SELECT type, name FROM main.sqlite_master WHERE type IN ('view', 
 
 
 def make_anew(connection: Connection, old: Path) -> None:
-    """Drop every table of a file of schema 12, create those of today, and copy the rows from `old`, which is a copy of
-    it.
+    """Drop every table of a file with schema 12, create the current tables, and copy the rows from `old`.
 
-    Raises StoreError if a row breaks a constraint.
+    `old` is a copy of the file. Raises StoreError if a row breaks a constraint.
     """
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - an engine of SQLite
@@ -92,7 +91,7 @@ def make_anew(connection: Connection, old: Path) -> None:
 
 
 def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
-    """The statement that copies a table; a column that was added later gets its default."""
+    """Return the statement that copies a table; a column that schema 12 lacks gets its default."""
     old = _OLD_TABLES.get(table, table)
     there = {row[1] for row in raw.execute(f"PRAGMA old.table_info({old})")}
     found = {name: _OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns}
@@ -102,7 +101,7 @@ def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
 
 
 def _admitted(study: str, dtype: str | None) -> str:
-    """The accuracy classes that a study's text admits, JSON."""
+    """Return the accuracy classes that a study's text admits, as JSON."""
     try:
         table: Mapping[str, object] = tomllib.loads(study)
     except tomllib.TOMLDecodeError:  # the text of an imported space is not TOML

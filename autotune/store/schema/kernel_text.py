@@ -1,4 +1,4 @@
-"""The text of a kernel as paragraphs. Kernels share most of their paragraphs, so each paragraph is stored once."""
+"""Store the text of a kernel as paragraphs. Kernels share most paragraphs, so each paragraph is stored once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from autotune.store.schema.column_kinds import escaped
 _BETWEEN = "\n\n"
 
 ExecuteMany = Callable[[str, Sequence[tuple[Any, ...]]], object]
-"""Executes an SQL text for each of some rows."""
+"""Executes an SQL statement once for each row."""
 
 
 def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
-    """Store the text of a kernel. Plain SQL, because SQLAlchemy takes longer to bind a hundred paragraphs than SQLite
-    to store them.
+    """Store the text of a kernel.
+
+    The SQL is plain, because SQLAlchemy takes longer to bind a hundred paragraphs than SQLite takes to store them.
     """
     parts = escaped(text).split(_BETWEEN)
     ids = [_paragraph_id(part) for part in parts]
@@ -27,7 +28,7 @@ def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
 
 
 def joined(paragraphs: Sequence[str]) -> str:
-    """The text of these paragraphs."""
+    """Join paragraphs to the text of a kernel."""
     return _BETWEEN.join(paragraphs)
 
 
@@ -36,5 +37,5 @@ _KEPT = 1 << 14  # ids of paragraphs
 
 @lru_cache(_KEPT)
 def _paragraph_id(paragraph: str) -> int:
-    """The first 63 bits of its SHA-256."""
+    """Return the first 63 bits of a paragraph's SHA-256."""
     return int.from_bytes(hashlib.sha256(paragraph.encode()).digest()[:8], "big") >> 1

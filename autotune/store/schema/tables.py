@@ -1,4 +1,4 @@
-"""The tables, each declared once; the file's schema, its constraints and all statements follow from them."""
+"""The tables, each declared once. The file's schema, its constraints and all statements are derived from them."""
 
 from collections.abc import Callable
 
@@ -35,15 +35,15 @@ RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
 DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 """The columns that identify a device."""
 SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(operation(CONV2D).words)
-"""Names of a conv2d's sizes and words, which are columns of `layers`."""
+"""Names of the sizes and words of conv2d, which are columns of `layers`."""
 CLASSES = ("", *ACCURACY_CLASSES)
-"""The accuracy classes; an empty word for a config that was never rendered."""
+"""The accuracy classes; empty for a config that was never rendered."""
 
 
 def _conv_gets_a_prologue(connection: Connection) -> None:
-    """Schema 14: stored layers of `conv` get the word `prologue`, which is `none`.
+    """Migrate to schema 14: add the word `prologue`, with the value `none`, to stored layers of `conv`.
 
-    A layer that was tuned again with the word keeps both rows, each with its own trials.
+    If a layer was also tuned with the word, both rows are kept, each with its own trials.
     """
     connection.exec_driver_sql(
         "UPDATE OR IGNORE layers SET problem = ("
@@ -54,7 +54,10 @@ def _conv_gets_a_prologue(connection: Connection) -> None:
 
 
 def _strips_name_their_filter_rows(connection: Connection) -> None:
-    """To 15: the parameter `shared_r` of depthwise_strips is `smem_filter_rows`, in configs and recorded headers."""
+    """Migrate to schema 15: rename the parameter `shared_r` of depthwise_strips to `smem_filter_rows`.
+
+    The parameter is renamed in configs and in recorded headers.
+    """
     connection.exec_driver_sql(
         "UPDATE trials SET config = replace(config, 'shared_r', 'smem_filter_rows') "
         "WHERE template_id IN (SELECT id FROM templates WHERE family = 'depthwise_strips')"
@@ -66,18 +69,18 @@ def _strips_name_their_filter_rows(connection: Connection) -> None:
 
 
 FIRST = 13
-"""The schema that these tables were first declared for."""
+"""The first schema that was declared by these tables."""
 MIGRATIONS: tuple[Callable[[Connection], object], ...] = (
     _conv_gets_a_prologue,
     _strips_name_their_filter_rows,
 )
-"""Each brings the tables of one schema to the next, from FIRST on; afterwards the views are made anew.
+"""Functions that each migrate the tables to the next schema, from FIRST on; the views are created again afterwards.
 
-A new column that may be NULL or has a default needs none: a file that lacks it gets it.
+A new column that may be NULL or has a default needs no migration: a file that lacks the column gets it.
 """
 
 DECLARED = ("number", "reason", "message", "source_hash", "accuracy", "deterministic", "smem_bytes", "occupancy")
-"""The fields of a trial whose columns are declared with a comment, a constraint or a reference."""
+"""Fields of a trial whose columns are declared separately, with a comment, a constraint or a reference."""
 
 schema_versions = table(
     "schema_versions",

@@ -1,4 +1,4 @@
-"""The views for SQL queries, with names in place of ids."""
+"""The views for SQL queries, which show names instead of ids."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OTHERS = ", ".join(
     for column in trials.c
     if not column.foreign_keys and column.name not in _PLACED
 )
-"""The columns of trials that have no place of their own in the view `results`."""
+"""The columns of `trials` without a fixed place in the view `results`."""
 
 
 _RESULTS = f"""\
@@ -144,7 +144,7 @@ FROM (
 WHERE place = 1
 ORDER BY study, device, measurement_mode, position""",
 }
-"""Name to SELECT, in the order in which they are made."""
+"""The name and the SELECT of each view, in the order in which the views are created."""
 
 _POSITION = """\
 (SELECT position FROM study_layers
@@ -168,9 +168,9 @@ SELECT
     trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
     {_POSITION}
 {_LISTED}"""
-"""Trials of layers: of all or of `:places`, in an order of `result_rows.SORTS`."""
+"""Trials of all layers or of `:places`, in one of the orders of `result_rows.SORTS`."""
 LISTED_IDS = f"SELECT trials.id AS trial_id, {_POSITION} {_LISTED}"
-"""The ids of the same trials."""
+"""The ids of the trials that LISTED selects."""
 
 _PAIR = "tuning_target_id, paired_device, accuracy, deterministic, measurement_mode, twin"
 
@@ -203,11 +203,12 @@ WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us"
 
 
 def diff(kind: str) -> str:
-    """The best kernels of two sides, paired by layer, class and measurement mode; twins are layers of one shape.
+    """Return the SQL that pairs the best kernels of two sides by layer, accuracy class and measurement mode.
 
-    A side of kind `device` has the kernels that are best now on `:device_id_a` or `:device_id_b`. Any other side has
-    the kernels that were best at a date or in a study: `:until_a`, `:study_id_a` and `:targets_a` are as `best_of`
-    takes them. `:places_a` is a JSON array of tuning targets with names for them; NULL: each has its own name.
+    Layers with the same shape are twins. A side of kind `device` has the kernels that are now the best on
+    `:device_id_a` or `:device_id_b`. Any other side has the kernels that were the best at a date or in a study:
+    `:until_a`, `:study_id_a` and `:targets_a` are the parameters of `best_of`. `:places_a` is a JSON array of tuning
+    targets with names; NULL keeps the name of each tuning target.
     """
     rules = {side: BEST_NOW if kind == "device" else best_of(side) for side in ("_a", "_b")}
     return f"""\
@@ -304,7 +305,7 @@ CROSS JOIN results ON results.trial_id = events.trial_id
 CROSS JOIN environments ON environments.id = events.environment_id
 WHERE :device_id IS NULL OR trials.device_id = :device_id
 ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
-"""How the best of `:places` improved: trials that were the fastest so far, finals and retimes, oldest first.
+"""How the best times of `:places` improved: trials that were the fastest so far, finals and retimes, oldest first.
 
-`:places` is a JSON array of tuning targets with the names that were asked for, or NULL.
+`:places` is NULL or a JSON array of tuning targets with the names that the caller asked for.
 """

@@ -1,4 +1,7 @@
-"""Connections to an SQLite file: for reading without leaving files behind, and for writing; its errors as messages."""
+"""Open connections to an SQLite file, for reading or for writing, and translate SQLite's errors.
+
+A connection for reading leaves no files behind.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from autotune.escape import one_line
 from autotune.store.schema.tables import metadata
 
 LOG_INDEX_BYTES = 1 << 15
-"""Size of the file that SQLite maps next to a log (https://www.sqlite.org/walformat.html, 2.2)."""
+"""Size of the file that SQLite maps next to a write-ahead log (https://www.sqlite.org/walformat.html, 2.2)."""
 
 
 @contextmanager
 def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
-    """Raise SQLite's errors as a StoreError of one line."""
+    """Raise SQLite's errors as StoreErrors whose messages are one line."""
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:
@@ -33,7 +36,7 @@ def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def damaged(path: Path, how: str) -> StoreError:
-    """The error for a damaged file, which is left as it is."""
+    """Return the error for a damaged file. The file is not changed."""
     shown = one_line(str(path))
     return StoreError(
         f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or save what can be read with "
@@ -69,7 +72,7 @@ def _disk_is_full(path: Path) -> bool:
 
 
 WAL_RETRY_S = 0.005
-"""pause between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
+"""pause in seconds between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
 
 LEAST_BYTES = 512
 """bytes of the smallest SQLite file that is not empty: one page (file format, 1.3.2)"""
@@ -81,7 +84,7 @@ NO_LOG_CAN_BE_MADE = frozenset(
 
 
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection that neither changes the file nor leaves new files next to it.
+    """Open a connection that neither changes the file nor leaves new files next to it.
 
     Raises StoreError if the file has changes in its log that cannot be read without writing to its folder.
     """
@@ -106,7 +109,10 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
 
 
 def connect_for_writing(path: Path, timeout_s: float, *, references: bool = True) -> sqlite3.Connection:
-    """A connection for writing; it enforces references unless its tables are to be dropped and created."""
+    """Open a connection for writing.
+
+    It enforces foreign keys unless `references` is False, which allows tables to be dropped and created again.
+    """
     raw = _connect(path, "mode=rwc", timeout_s)
     return _prepared(raw, f"PRAGMA foreign_keys = {int(references)}", "PRAGMA synchronous = NORMAL")
 
@@ -126,12 +132,12 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write the file."""
+    """Whether this process may write to the file."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def uri(path: Path, options: str) -> str:
-    """A path as a URI for SQLite."""
+    """Return a path as a URI for SQLite."""
     return f"file://{quote(os.fsencode(path.absolute()))}?{options}"
 
 
@@ -143,7 +149,7 @@ def _has_log(path: Path) -> bool:
 
 
 def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
-    # isolation_level=None: transactions begin where this package says, not where the driver guesses.
+    # isolation_level=None: this package begins transactions explicitly; the driver must not begin them.
     # check_same_thread=False: the pool hands a connection to one thread at a time.
     return sqlite3.connect(
         uri(path, options), uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False
@@ -151,8 +157,9 @@ def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
 
 
 def _prepared(raw: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
-    """A connection after these statements; it is closed if one of them fails, for example because the file is not a
-    database.
+    """Execute statements on a connection and return it.
+
+    The connection is closed if a statement fails, for example because the file is not a database.
     """
     try:
         for statement in statements:
@@ -164,7 +171,7 @@ def _prepared(raw: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
 
 
 def check_whole(raw: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError if the file has a broken page, a row that breaks a constraint or a dangling reference."""
+    """Raise StoreError if the file contains a broken page, a row that breaks a constraint or a dangling reference."""
     missing = sorted(metadata.tables.keys() - {name for (name,) in raw.execute("SELECT name FROM sqlite_master")})
     if missing:
         raise damaged(path, f"no table {missing[0]}")

@@ -1,6 +1,6 @@
 """One SQLite file: its path, engine and transactions.
 
-Only this package knows SQLite by name: the URL, WAL, BEGIN IMMEDIATE, the pragmas.
+Only this package deals with SQLite itself: the URL, WAL, BEGIN IMMEDIATE and the pragmas.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from autotune.resources import RECORDED, recorded_database, shown_results
 from autotune.store.sqlite.connections import translate_errors
 
 LOCK_TIMEOUT_S = 60.0
-"""how long a transaction waits for another process; a merge of 20,000 trials holds the lock for some seconds"""
+"""seconds that a transaction waits for another process; merging 20,000 trials holds the lock for some seconds"""
 
 Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The date that rows get unless the caller passes a clock."""
+    """Return the current date, which new rows get unless the caller passes another clock."""
     return datetime.now(UTC)
 
 
@@ -40,19 +40,19 @@ class Database:
     """An open results database."""
 
     path: Path
-    """as the user named it"""
+    """the path as the user named it"""
     timeout_s: float
     engine: Engine
     file: Path
-    """the open file: the path, or a copy of it with the newest schema"""
+    """the file that is open: `path`, or a copy of `path` with the newest schema"""
     clock: Clock = utc_now
-    """dates new rows"""
+    """returns the date of new rows"""
     closing: ExitStack = field(default_factory=ExitStack)
-    """closed with it"""
+    """resources to close with the database"""
     _reader: Engine = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
-    """kept between writes: getting and returning a connection takes as long as storing a row"""
+    """the writing connection, kept between writes because opening one takes as long as storing a row"""
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -64,12 +64,12 @@ class Database:
         return one_line(shown_results(self.path))
 
     def now(self) -> datetime:
-        """The date that new rows get."""
+        """Return the date for new rows."""
         return self.clock().astimezone(UTC)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that holds the write lock from its start. Raises StoreError if the database is closed."""
+        """Open a transaction that holds the write lock from the start. Raises StoreError if the database is closed."""
         with translate_errors(self.path, self.timeout_s), self._writing:
             self._check_open()
             connection, self._writer = self._writer or self.engine.connect(), None
@@ -83,7 +83,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the file. Raises StoreError if the database is closed."""
+        """Open a transaction that sees one state of the file. Raises StoreError if the database is closed."""
         self._check_open()
         with translate_errors(self.path, self.timeout_s), self._reader.begin() as connection:
             yield connection
@@ -93,7 +93,7 @@ class Database:
             raise StoreError(f"{self.shown}: is closed; open it again")
 
     def close(self) -> None:
-        """Close every connection; the last process to close folds the log into the file, if it may write."""
+        """Close every connection. The last process to close the file moves the log into it, if it may write."""
         self._closed = True
         if self._writer is not None:
             self._writer.close()
@@ -102,7 +102,10 @@ class Database:
 
 
 def path_of(name: str | Path) -> Path:
-    """The file that a path or the name of bundled results names. Raises StoreError for a database that is no file."""
+    """Return the file for a path or for the name of bundled results.
+
+    Raises StoreError for a URL and for a database in memory.
+    """
     if isinstance(name, Path):
         return name
     if name in RECORDED:
@@ -116,16 +119,19 @@ def path_of(name: str | Path) -> Path:
 
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
-    """Compiled statements, shared by all engines of a process; the cache is as large as that of one engine."""
+    """Return the dialect and the cache of compiled statements that all engines of this process share.
+
+    The cache is as large as SQLAlchemy's cache for one engine.
+    """
     # SQLAlchemy logs a signal that arrives while it closes a connection, with a traceback, if no logging is set up.
     logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())
     engine = create_engine("sqlite+pysqlite://", poolclass=NullPool)
-    with closing(engine.connect()):  # it asks for the version
+    with closing(engine.connect()):  # the dialect asks for the version of SQLite
         return engine.dialect, LRUCache(500)
 
 
 def sqlite_engine(connect: Callable[[], sqlite3.Connection]) -> Engine:
-    """An engine whose transactions begin as those of the database do."""
+    """Create an engine whose transactions hold the write lock from the start, unless they only read."""
     engine = create_engine("sqlite+pysqlite://", creator=connect, poolclass=QueuePool)
     engine.dialect, compiled = _dialect()
     engine.update_execution_options(compiled_cache=compiled)

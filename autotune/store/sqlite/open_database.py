@@ -1,4 +1,4 @@
-"""Open a results database: for writing, with its schema brought up to date, or for reading, without changing it."""
+"""Open a results database for writing, which updates its schema, or for reading, which does not change it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from autotune.tempdirs import temporary_folder
 
 
 def newest_schema() -> int:
-    """The schema that this version of autotune writes."""
+    """Return the version of the schema that this version of autotune writes."""
     return FIRST + len(MIGRATIONS)
 
 
 def version_of(connection: Connection, path: Path) -> int | None:
-    """The schema's version; None for an empty database. Raises StoreError if the file is not autotune's
-    or is too new.
+    """Return the schema's version; None for an empty database.
+
+    Raises StoreError if the file is not a results database of autotune, or if its schema is too new.
     """
     shown = one_line(str(path))
     names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
@@ -62,18 +63,18 @@ def version_of(connection: Connection, path: Path) -> int | None:
 
 
 def is_current(connection: Connection, version: int | None) -> bool:
-    """Whether a file of this version has the newest schema, with every declared column."""
+    """Whether a file with this version has the newest schema, including every declared column."""
     return version == newest_schema() and not lacking(connection)
 
 
 ANALYSIS_LIMIT = 1000
-"""rows of each index to look at; takes milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
+"""rows of each index to analyze; takes milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
-    """Open a results database for writing. The file is created if there is none, and migrated if it is older.
+    """Open a results database for writing. The file is created if it is missing, and migrated if its schema is older.
 
-    Raises StoreError, also for bundled results.
+    Raises StoreError if that fails, and for bundled results.
     """
     path = path_of(url)
     shown = one_line(str(path))
@@ -101,9 +102,10 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
 
 def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
-    """Open an existing results database without changing it; its folder may be read-only. Raises StoreError.
+    """Open an existing results database without changing it. The folder may be read-only.
 
-    A file with an older schema is read through a copy with the newest one.
+    A file with an older schema is copied, and the copy is migrated to the newest schema. Raises StoreError if the file
+    cannot be read.
     """
     path = path_of(url)
     shown = one_line(str(path))
@@ -124,7 +126,7 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
 
 def schema_of(path: Path, timeout_s: float) -> int | None:
-    """The schema's version; None for an empty database or no file. Raises StoreError as `version_of` does."""
+    """Return the schema's version; None for an empty database or no file. Raises StoreError as `version_of` does."""
     if not path.exists():
         return None
     with closing(_reading(path, path, timeout_s, utc_now)) as database, database.read() as connection:
@@ -132,17 +134,18 @@ def schema_of(path: Path, timeout_s: float) -> int | None:
 
 
 def has_results(url: str | Path) -> bool:
-    """Whether there is a results database; an empty file, left by a run that was killed early, does not count.
+    """Whether a results database exists. An empty file, which a run that was killed early leaves, does not count.
 
-    Raises StoreError for any other file.
+    Raises StoreError for a file that is not a results database.
     """
     path = path_of(url)
     return path.exists() and _inspect(path) and schema_of(path, LOCK_TIMEOUT_S) is not None
 
 
 def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
-    """Create a file, or migrate it to the newest schema and keep a copy of the older one. A file that is not autotune's
-    is not touched.
+    """Create a file, or migrate it to the newest schema and keep a copy with the older schema.
+
+    A file that is not a results database is not changed.
     """
     kept = None
     with closing(_migrating(path, path, timeout_s, clock)) as database:
@@ -174,7 +177,7 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
 
 
 def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
-    """A copy of an older database with the newest schema, in a temporary folder."""
+    """Copy a database with an older schema to a temporary folder, and migrate the copy to the newest schema."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(temporary_folder())
@@ -194,7 +197,7 @@ def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
 
 
 def _migrate(connection: Connection, version: int | None, old: Path, clock: Clock) -> None:
-    """Migrate a database to the newest schema, in the connection's transaction. `old` is a copy of it."""
+    """Migrate a database to the newest schema, in the connection's transaction. `old` is a copy of the database."""
     if version is None:
         create(connection, newest_schema(), clock())
         return
@@ -221,13 +224,13 @@ def _reading(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database
 
 
 def _migrating(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database:
-    """A database whose tables may be dropped and created, because references are not checked."""
+    """Open a database without checking references, so that its tables may be dropped and created."""
     engine = sqlite_engine(lambda: connect_for_writing(file, timeout_s, references=False))
     return Database(path, timeout_s, engine, file, clock)
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a file in which nothing was stored, and SQLite's files next to it, for example after a full disk."""
+    """Remove a file in which nothing was stored, for example after a full disk, and SQLite's files next to it."""
     with suppress(OSError):
         if path.stat().st_size == 0:
             for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
@@ -235,7 +238,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def _inspect(path: Path) -> bool:
-    """Whether there is a file. Raises StoreError for something that cannot be a database."""
+    """Whether the file exists. Raises StoreError for a path that cannot be a database."""
     shown = one_line(str(path))
     try:
         status = path.stat()

@@ -1,4 +1,4 @@
-"""Run a user's SQL on a connection of its own that only reads, and that can be stopped."""
+"""Run a user's SQL on a separate, read-only connection, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autotune.store.sqlite.connections import connect_for_reading, translate_err
 from autotune.store.sqlite.database import Database
 
 Cell = int | float | str | bytes | None
-"""One value of an SQL result."""
+"""One value in the result of an SQL statement."""
 
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
-"""The actions that a statement may take. All others are refused: writes, ATTACH, PRAGMA, transactions."""
+"""The actions that a statement may take. Writes, ATTACH, PRAGMA and transactions are refused."""
 FILE_ERRORS = frozenset(
     {
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
         *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
     }
 )
-"""Errors that are not caused by the statement."""
+"""Errors that the statement has not caused."""
 _STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
 _WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
@@ -42,9 +42,10 @@ class QueryResult:
 
 
 def run_query(database: Database, sql: str, *, within_s: float | None = None) -> QueryResult:
-    """Run one SELECT on a connection of its own and return its result.
+    """Run one SELECT on a separate connection and return its result.
 
-    Raises StoreError with SQLite's message for anything else, and if it takes longer than `within_s`.
+    Raises StoreError with SQLite's message for any other statement, or if the statement takes longer than `within_s`
+    seconds.
     """
     guard = _Guard(within_s)
     with (
@@ -65,7 +66,7 @@ def run_query(database: Database, sql: str, *, within_s: float | None = None) ->
 
 
 class _Guard:
-    """SQLite's authorizer and progress handler: refuses everything but reads, and stops slow statements."""
+    """SQLite's authorizer and progress handler: refuses every action but reading, and stops slow statements."""
 
     def __init__(self, within_s: float | None) -> None:
         self.refused = False
@@ -81,14 +82,14 @@ class _Guard:
         return sqlite3.SQLITE_DENY
 
     def is_late(self) -> bool:
-        """Whether to stop the statement. Ctrl-C raises here, between two steps."""
+        """Return whether to stop the statement. Ctrl-C raises KeyboardInterrupt here, between two steps."""
         self.late = self._until is not None and time.monotonic() > self._until
         return self.late
 
 
 @contextmanager
 def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]:
-    """Turn the errors of a statement into a StoreError that quotes it."""
+    """Raise the errors of a statement as a StoreError that quotes the statement."""
     try:
         yield
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
