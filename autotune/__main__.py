@@ -7,11 +7,13 @@ import _signal as signal  # type: ignore[import-not-found]
 import gc
 
 COLLECTED_AFTER = 50_000
-"""objects; with Python's default of 700, collecting garbage takes a sixth of a command over very many trials"""
+"""Objects allocated between two garbage collections. With Python's default of 700, a command over very many trials
+spends a sixth of its time collecting garbage.
+"""
 
 
 def main() -> None:
-    """Load the command line and run it. Until it is loaded, a signal ends the process at once."""
+    """Load the command line and run it. Until the command line is loaded, Ctrl-C ends the process at once."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from autotune.cli import main as command_line

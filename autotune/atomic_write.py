@@ -21,8 +21,8 @@ LOGS = ("-journal", "-wal", "-shm")
 def check_writable(file: Path, option: str) -> None:
     """Raise StoreError, before anything runs, if a file that an option names cannot be written.
 
-    A device, a pipe or a link would be replaced by a file, and a results database would be lost. A command that can
-    write to standard output handles `-` before it calls this; for the others `-` would be a file.
+    Writing would replace a device, a pipe or a link with a file, and destroy a results database. Commands that can
+    write to standard output handle `-` before they call this function; for other commands `-` is an error.
     """
     if str(file) == "-":
         raise StoreError(f"-: this command cannot write to standard output; name a file as {option}")
@@ -30,7 +30,7 @@ def check_writable(file: Path, option: str) -> None:
         raise StoreError(f"{file}: there is no folder {file.parent}; create it first or give another {option}")
     try:
         mode = os.lstat(file).st_mode
-    except OSError:  # it does not exist, or writing it reports the error
+    except OSError:  # the file does not exist, or writing it will report the error
         return
     if not stat.S_ISREG(mode):
         found = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
@@ -40,7 +40,7 @@ def check_writable(file: Path, option: str) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether a file begins like an SQLite database. False if it cannot be read: writing it reports the error.
+    """Whether a file begins like an SQLite database. False if it cannot be read; writing it will report the error.
 
     The database must not be open in this process: closing the file would release SQLite's locks on it.
     """
@@ -52,22 +52,23 @@ def _is_database(file: Path) -> bool:
 
 
 def folder_named(name: str | os.PathLike[str], option: str) -> Path:
-    """The folder that an option names. Raises StoreError for an empty word: as a path it is the current folder."""
+    """Return the folder that an option names. Raises StoreError for "", which would mean the current folder."""
     if not os.fspath(name):
         raise StoreError(f"{option}: is empty; name a folder, or give . for the current one")
     return Path(name)
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:
-    """Write a file, or replace it. Raises StoreError."""
+    """Write or replace a file. Raises StoreError if it cannot be written."""
     with atomic_write(file, option) as begun:
         begun.write_bytes(content)
 
 
 @contextmanager
 def sibling_temp(file: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in a file's folder; it is removed after the block, with SQLite's files next to
-    it.
+    """Yield the path of a temporary file in the folder of `file`.
+
+    After the block the temporary file and SQLite's files next to it are removed.
     """
     begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
     try:
@@ -79,9 +80,9 @@ def sibling_temp(file: Path) -> Iterator[Path]:
 
 
 def publish(begun: Path, file: Path) -> bool:
-    """Give a finished temporary database a second name that no file has yet, synchronised to disk.
+    """Flush a finished temporary database to disk and link it as `file`, if no file has this name yet.
 
-    Returns False if a file has the name, or logs of a deleted one, or if links cannot be made.
+    Returns False if the file exists, if SQLite's logs of a deleted database have its name, or if links cannot be made.
     """
     if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
         return False  # SQLite would use them as this database's logs
@@ -96,7 +97,7 @@ def publish(begun: Path, file: Path) -> bool:
 
 @contextmanager
 def atomic_write(file: Path, option: str) -> Iterator[Path]:
-    """Yield a temporary file that replaces a file after the block has succeeded. Raises StoreError."""
+    """Yield a temporary file that replaces `file` if the block succeeds. Raises StoreError if it cannot be written."""
     check_writable(file, option)
     with sibling_temp(file) as begun:
         try:

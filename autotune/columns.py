@@ -1,4 +1,4 @@
-"""The columns of an answer: one list serves the terminal, JSON, CSV, frames and reports."""
+"""The columns of a query's result: one list serves the terminal, JSON, CSV, dataframes and reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shares:
 
 
 Cell = Plain | Config | datetime | Items | Shares
-"""A value for JSON: a config as an object of its parameters, a date as ISO 8601 with its zone, an infinity as null."""
+"""A cell. In JSON a config is an object of its parameters, a date ISO 8601 with a time zone, and an infinity null."""
 Json = Plain | list[Plain] | dict[str, Plain]
 Row = TypeVar("Row")
 _Any = TypeVar("_Any")
@@ -44,29 +44,29 @@ _Any = TypeVar("_Any")
     frozen=True
 )  # no slots: Column[Row](...) sets an attribute of `typing`, which fails with slots in Python 3.11
 class Column(Generic[Row]):
-    """A column of an answer. Its key names the unit: `_us`, `_bytes`, `_fraction`."""
+    """A column of a query's result. The key ends with the unit: `_us`, `_bytes`, `_fraction`."""
 
     key: str
-    """its name in JSON, CSV and `--wide`"""
+    """name of the column in JSON, CSV and `--wide`"""
     value: Callable[[Row], Cell]
     terminal: bool = True
-    """whether a table shows it without `--wide`"""
+    """whether a table shows the column without `--wide`"""
     digits: int = 4
     """significant digits of a fraction in a table"""
     below: bool = False
-    """whether it has a line of its own under the row on a terminal"""
+    """whether a terminal shows the value on its own line below the row"""
     heading: str = ""
     """heading in a table; empty: the key"""
     text: Callable[[Row], Cell] | None = None
-    """the value for tables, if it differs"""
+    """the value in tables, if it differs from `value`"""
 
 
 Cells = Mapping[str, Any]
-"""A row of an SQL query by the keys of its columns, with the cells that are computed from it."""
+"""A row of an SQL query, and the cells that are computed from the row, by column key."""
 
 
 def key_columns(*keys: str, hidden: bool = False, below: bool = False) -> tuple[Column[Cells], ...]:
-    """Columns that read these keys of a row. A table leaves `hidden` ones out."""
+    """Return columns that read these keys of a row. Tables omit `hidden` columns."""
     return tuple(Column(key, itemgetter(key), terminal=not hidden, below=below) for key in keys)
 
 
@@ -77,9 +77,9 @@ def attributes(
     below: Collection[str] = (),
     digits: int = 4,
 ) -> tuple[Column[Row], ...]:
-    """Columns that read the attributes of a row, or of a part of it, by their names; empty where `of` gives None.
+    """Return columns that read attributes of a row, or of the part of the row that `of` returns.
 
-    A table leaves `hidden` columns out.
+    A cell is empty if `of` returns None. Tables omit `hidden` columns.
     """
 
     def column(key: str) -> Column[Row]:
@@ -95,13 +95,13 @@ def attributes(
 def field_columns(
     record: type[Row], *, hidden: Collection[str] = (), below: Collection[str] = (), digits: int = 4
 ) -> tuple[Column[Row], ...]:
-    """A column for each field of a dataclass."""
+    """Return a column for each field of a dataclass."""
     names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # Row is not bound to dataclasses
     return attributes(*names, hidden=hidden, below=below, digits=digits)
 
 
 def words(cell: Cell) -> Plain:
-    """A cell in CSV."""
+    """Convert a cell to its value in CSV."""
     match cell:
         case Config():
             return " ".join([f"{name}={value}" for name, value in cell.pairs])
@@ -116,7 +116,7 @@ def words(cell: Cell) -> Plain:
 
 
 def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
-    """Write rows as one array of objects, each on its own line as it comes."""
+    """Write rows as a JSON array with one object per line, each as soon as its row is available."""
     encode = json.JSONEncoder(allow_nan=False, default=_json).encode
     before = "["
     for row in rows:
@@ -131,11 +131,11 @@ def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO)
 
 
 def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
-    """Write a line of keys and a line for each row."""
+    """Write a header line with the keys, and a line for each row."""
 
     def write(cells: Sequence[Plain]) -> None:
         line = io.StringIO()
-        csv.writer(line, lineterminator="\r\n").writerow(cells)  # with this end csv also quotes a lone \r
+        csv.writer(line, lineterminator="\r\n").writerow(cells)  # with this line end csv also quotes a lone \r
         out.write(f"{line.getvalue()[:-2]}\n")
 
     write([column.key for column in columns])

@@ -1,4 +1,4 @@
-"""Records -> frames: pandas and polars, if they are installed."""
+"""Records -> dataframes of pandas or polars, whichever is installed."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Record = TrialRow | BestRow | FamilyImportance
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Records as rows with the same columns, ready to become a frame."""
+    """Records as rows with the same columns, ready for conversion to a dataframe."""
 
     columns: Mapping[str, Sequence[Cell]]
-    """columns, each of one type; None for a record without the value"""
+    """column name to cells of one type; None where a record lacks the value"""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A pandas frame. Raises AutotuneError if pandas is not installed."""
+        """Convert the table to a pandas dataframe. Raises AutotuneError if pandas is not installed."""
         try:
             import pandas as library
         except ImportError:
             raise _lacking("pandas", "pip install pandas") from None
-        gaps = {int: "Int64", bool: "boolean"}  # keeps integers and booleans next to None
+        gaps = {int: "Int64", bool: "boolean"}  # types that keep integers and booleans in a column that contains None
         return library.DataFrame(
             {
                 name: library.array(cells, dtype=gaps[kind]) if (kind := _kind(cells)) in gaps else cells
@@ -42,7 +42,7 @@ class Table:
         )
 
     def to_polars(self) -> polars.DataFrame:
-        """A polars frame. Raises AutotuneError if polars is not installed."""
+        """Convert the table to a polars dataframe. Raises AutotuneError if polars is not installed."""
         try:
             import polars as library
         except ImportError:
@@ -51,10 +51,10 @@ class Table:
 
 
 def table(records: Iterable[Record]) -> Table:
-    """A row for each trial or best kernel, for each parameter of an importance.
+    """Make a table with a row for each trial, for each best kernel, and for each parameter of an importance.
 
-    Parameters of a config are columns `params_NAME`, as in Optuna's frames; a parameter with both
-    numbers and words becomes a column of words.
+    The parameters of a config become columns `params_NAME`, as in Optuna's dataframes. A parameter with both numbers
+    and words becomes a column of words.
     """
     rows = [row for record in records for row in _rows(record)]
     names = dict.fromkeys(name for row in rows for name in row)

@@ -1,9 +1,9 @@
-"""The distances between layers, devices and configs; results carry over well between close ones.
+"""Distances between layers, devices and configs: the smaller the distance, the better tuning results carry over.
 
-A distance is a sum over the differences; 0 means that a kernel's best config should be the same. It is a sum of
-absolute differences of logarithms and of mismatches, so exp(-distance) can serve as a covariance. A similarity is 1, or
-SAME, for equal ones. Similarities of layers by their properties are computed in integers, so that a compiled dispatcher
-gets the same values.
+A distance is a sum of absolute differences of logarithms and of mismatches, so exp(-distance) can serve as a
+covariance. At distance 0 the best config should be the same. The similarity of two layers with equal properties is
+SAME; the similarity of two equal configs is 1. Similarities of layers are computed in integers, so that a compiled
+dispatcher gets the same values.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 OTHER_ARCHITECTURE = 1.0
-"""Weight of another compute capability; a factor of two in multiprocessors weighs OTHER_SIZE."""
+"""Distance of two devices with different compute capabilities; a factor of two in multiprocessors adds OTHER_SIZE."""
 OTHER_SIZE = 0.5
 SAME = 1 << 24
-"""The similarity of a layer's properties to themselves."""
+"""The similarity of two layers with equal properties."""
 ORDER = 0.7
 """Share of a parameter's distance that depends on the order of its values."""
 
 
 def layer_distance(one: Problem, other: Problem) -> float:
-    """The distance of two layers; symmetric, 0 for the same problem, infinite for different operations.
+    """Return the distance of two layers: symmetric, 0 for the same problem, infinite for different operations.
 
-    The operation's file has the weights.
+    The weights are declared in the operation's file.
     """
     if one.operation.name != other.operation.name:
         return math.inf
@@ -43,16 +43,16 @@ def layer_distance(one: Problem, other: Problem) -> float:
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
-    """The distance of two devices; 0 for the same model, recorded or real, with any memory."""
+    """Return the distance of two devices: 0 for the same model, whether recorded or real, with any amount of memory."""
     apart = OTHER_SIZE * abs(math.log2(max(1, one.sm_count) / max(1, other.sm_count)))
     return apart + (OTHER_ARCHITECTURE if one.arch != other.arch else 0.0)
 
 
 def property_similarity(powers: Sequence[int], values: Ints, known: Ints) -> Ints:
-    """[layers, known]; SAME for the same, less the more their properties' values differ, and at least 1.
+    """Return the similarity of each layer to each known layer [layers, known]: from SAME for equal ones down to 1.
 
-    Values are [layers, properties] and [known, properties]. Two layers are as similar as the smaller of each property's
-    values over the larger, to the property's power.
+    `values` is [layers, properties], and `known` is [known, properties]. Each property multiplies the similarity by its
+    smaller value divided by its larger value, to the power of the property.
     """
     similar = np.full((len(values), len(known)), SAME, dtype=np.int64)
     for position, power in enumerate(powers):
@@ -63,9 +63,10 @@ def property_similarity(powers: Sequence[int], values: Ints, known: Ints) -> Int
 
 
 def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[Config]) -> Floats:
-    """[configs, configs]; exp(-distance), 0 across families, given the parameters of each family.
+    """Return the similarity of each pair of configs [configs, configs]: exp(-distance), or 0 for different families.
 
-    Each parameter contributes up to 1 to a distance, a share ORDER of it by the order of its values.
+    `params` lists the parameters of each family. Each parameter adds up to 1 to a distance; a share ORDER of that
+    depends on the order of the parameter's values.
     """
     similar = np.zeros((len(configs), len(configs)))
     for family in {config.template for config in configs}:

@@ -20,12 +20,12 @@ from collections.abc import Mapping
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """A text from a file or a user as a message quotes it: cut after this many characters."""
+    """Shorten a text from a file or a user for a message, to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def quoted(value: object) -> str:
-    """A value from a file or a user as a message quotes it."""
+    """Quote a value from a file or a user for a message, shortened."""
     return shortened(repr(value))
 
 
@@ -54,7 +54,7 @@ class StoreError(AutotuneError):
 
 
 class StoreWarning(UserWarning):
-    """A remark about a results database that works; one line, which the command line prints."""
+    """A one-line warning about a results database that is still usable; the command line prints the warning."""
 
 
 class ToolchainError(AutotuneError):
@@ -83,7 +83,7 @@ class Rejected(AutotuneError):
 
 
 class Disproved(Rejected):
-    """Kernels that passed verification are wrong after they were timed: position to message."""
+    """Kernels that passed verification were found wrong after they were timed; `messages` are by position."""
 
     def __init__(self, messages: Mapping[int, str]) -> None:
         super().__init__("wrong_result", "wrong_after_timing", next(iter(messages.values())))
@@ -97,7 +97,7 @@ DISK_IS_FULL = "the disk is full; make room and run the command again"
 
 
 def file_error(error: OSError) -> str | None:
-    """One line for an error of a file or for a full disk; None for any other error."""
+    """Return a one-line message for an error of a file or for a full disk; None for any other error."""
     full = error.errno == errno.ENOSPC
     if error.filename is None:
         return DISK_IS_FULL if full else None
@@ -105,7 +105,7 @@ def file_error(error: OSError) -> str | None:
 
 
 def not_written(what: object, error: OSError, advice: str) -> str:
-    """One line for a file or folder that cannot be written."""
+    """Return a one-line message for a file or folder that cannot be written."""
     if error.errno == errno.ENOSPC:
         return f"{what}: {DISK_IS_FULL}"
     return f"{what}: cannot be written: {error.strerror}; {advice}"

@@ -12,20 +12,20 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text for people: control characters except newline and tab escaped."""
+    """Escape all control characters except newline and tab, for output that people read."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def one_line(text: str) -> str:
-    """The text on one line, control characters escaped."""
+    """Return the text on one line, with control characters escaped."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def in_comment(text: str) -> str:
-    """The text for a comment after `//`: one line, its control characters escaped.
+    """Return the text for a comment after `//`: on one line, with control characters escaped.
 
-    A backslash at its end, or its trigraph, would continue the comment on the next line, so a full stop is added.
+    If the line ends with a backslash or its trigraph, which would continue the comment, a full stop is added.
     """
     line = " ".join(text.splitlines()).rstrip()
     line = line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
@@ -33,5 +33,5 @@ def in_comment(text: str) -> str:
 
 
 def counted(count: int, one: str, many: str = "", *, form: str = "") -> str:
-    """A count in words: 1 study, 2 studies. Without `many` the plural adds an s; `form` is the format of the number."""
+    """Format a count with its noun: 1 study, 2 studies. The default of `many` adds an s; `form` formats the number."""
     return f"{count:{form}} {one if count == 1 else many or f'{one}s'}"

@@ -1,4 +1,4 @@
-"""Documentation of a record's fields: for `help()`, which looks for it in the docstring, and for comments in SQL."""
+"""Documentation of a record's fields: for `help()`, which reads the docstring, and for comments in SQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 
 
 def documented(record: type) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """The fields that a record declares itself, each with the text that follows it in the source, on one line."""
+    """Yield each field that a record declares itself, and the text below the field in the source, on one line."""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     body = declared.body if isinstance(declared, ast.ClassDef) else []
     for field, after in zip(body, [*body[1:], None], strict=True):
@@ -20,13 +20,13 @@ def documented(record: type) -> Iterator[tuple[ast.AnnAssign, str]]:
 
 
 class FieldDocs:
-    """A docstring that gets a list of the record's fields when it is read: reading the source takes milliseconds."""
+    """A docstring that lists the record's fields when it is read, because reading the source takes milliseconds."""
 
     def __init__(self, summary: str) -> None:
         self._summary = summary
 
     def __get__(self, _instance: object, record: type) -> str:
-        """The docstring, a line for each field, and below it the text that follows the field in the source."""
+        """Return the docstring with a line for each field, followed by the field's text in the source."""
         lines = []
         for field, text in documented(record):
             lines += [ast.unparse(field), *([f"    {text}"] if text else [])]

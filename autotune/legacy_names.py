@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 HEADER_KEYS = {"tuned_for": "search_when", "padded_outputs": "padded_work", "conflicts": "bank_conflicts"}
-"""Keys of a family's header: the old word and the new one."""
+"""Keys of a family's header: old name to new name."""
 STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain", "prior": "part of warm_start"}
-"""Keys of a study: the old word and its replacement."""
+"""Keys of a study: old name to replacement."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
-"""Tables of conditions that were one expression, and the reason that such an expression gets."""
+"""Tables of conditions that used to be a single expression, and the reason that such an expression gets."""
 
 
 def current_header(header: Mapping[str, object]) -> dict[str, object]:
-    """A recorded header's content with current keys and forms."""
+    """Convert the content of a recorded header to the current keys and forms."""
     content = {HEADER_KEYS.get(key, key): value for key, value in header.items()}
     for key, reason in _ONE_CONDITION.items():
         if isinstance(content.get(key), str):
@@ -26,7 +26,7 @@ def current_header(header: Mapping[str, object]) -> dict[str, object]:
 
 
 def current_study(study: Mapping[str, object]) -> dict[str, object]:
-    """A stored study's content with current keys."""
+    """Convert the content of a stored study to the current keys."""
     content = dict(study)
     if "stop_below" in content:
         content["min_gain"] = content.pop("stop_below")

@@ -37,7 +37,7 @@ class Problem(ABC):
     @property
     @abstractmethod
     def operation(self) -> Operation:
-        """Its operation."""
+        """The operation that the problem belongs to."""
 
     @property
     @abstractmethod
@@ -46,49 +46,49 @@ class Problem(ABC):
 
     @abstractmethod
     def with_runtime(self, *sizes: int) -> Self:
-        """The same shape at other run-time sizes, such as conv2d's n; of several the first ones may be given."""
+        """Return the same shape with other run-time sizes, such as conv2d's n; omitted ones keep their values."""
 
     def with_runtime_at(self, place: int, size: int) -> Self:
-        """The same shape with another number for one run-time size, by its place."""
+        """Return the same shape with another value for the run-time size at position `place`."""
         own = self.runtime_sizes
         return self.with_runtime(*own[:place], size, *own[place + 1 :])
 
     def with_each_runtime(self, size: int) -> Self:
-        """The same shape with one number for every run-time size."""
+        """Return the same shape with every run-time size set to `size`."""
         return self.with_runtime(*(size for _ in self.operation.runtime))
 
     @property
     def runtime_sizes(self) -> tuple[int, ...]:
-        """The sizes that a kernel takes when it is launched."""
+        """The sizes that are passed to a kernel at launch."""
         values = self.values
         return tuple(int(values[name]) for name in self.operation.runtime)
 
     @property
     def runtime_size(self) -> int:
-        """The first run-time size, which is the operation's leading one."""
+        """The first run-time size, which is the operation's leading size."""
         return self.runtime_sizes[0]
 
     @property
     def at_runtime(self) -> str:
-        """The run-time sizes in messages: `n = 8`, or `batch x m = 8 x 100` of several."""
+        """The run-time sizes as messages show them: `n = 8`, or `batch x m = 8 x 100` if there are several."""
         return f"{self.operation.runtime_name} = {by(self.runtime_sizes)}"
 
     @property
     def shape(self) -> tuple[tuple[str, Value], ...]:
-        """Its sizes and words without the run-time sizes; one kernel serves all problems that share them."""
+        """The sizes and words except the run-time sizes; one kernel serves all problems of the same shape."""
         return tuple(item for item in self.values.items() if item[0] not in self.operation.runtime)
 
     @property
     def arrays(self) -> tuple[Array, ...]:
-        """Every array that the problem has, in the operation's order."""
+        """Every array of the problem, in the operation's order."""
         return _evaluated(self.operation, self).arrays
 
     def array(self, name: str) -> Array:
-        """One of them."""
+        """Return the array with this name."""
         return next(array for array in self.arrays if array.name == name)
 
     def has(self, name: str) -> bool:
-        """Whether it has this array, which not every problem of the operation has."""
+        """Whether the problem has an array with this name; some arrays of an operation are optional."""
         return any(array.name == name for array in self.arrays)
 
     @property
@@ -113,44 +113,44 @@ class Problem(ABC):
 
     @property
     def dtype(self) -> str:
-        """The storage type of its arrays."""
+        """The problem's storage type, which is the value of the word `dtype`."""
         return str(self.values["dtype"])
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one stored element."""
+        """Size of one stored element in bytes."""
         return TYPES[self.dtype].size_bytes
 
     @property
     def reduction(self) -> int:
-        """L, the products summed into one output."""
+        """L, the number of products summed into one output."""
         return _evaluated(self.operation, self).reduction
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the direct algorithm, a multiply-add counted as two."""
+        """The number of floating-point operations of the direct algorithm; a multiply-add counts as two."""
         return _evaluated(self.operation, self).flops
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Total size of all arrays in bytes."""
         return sum(array.size_bytes for array in self.arrays)
 
     def names(self) -> dict[str, Value]:
-        """The names in template expressions: sizes and words, and the values that the operation derives from them."""
+        """Return the values that template expressions use, by name: sizes, words and the operation's derived values."""
         return dict(_evaluated(self.operation, self).names)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredProblem(Problem):
-    """A problem of an operation without its own record.
+    """A problem of an operation that has no typed record of its own.
 
     Raises StudyError if the sizes and words are not a valid problem of the operation.
     """
 
     operation: Operation = field(compare=False, repr=False)
     name: str
-    """the operation's"""
+    """name of the operation"""
     given: tuple[tuple[str, Value], ...]
     """every size and word with its value, in the order of the declaration"""
 
@@ -189,7 +189,7 @@ class DeclaredProblem(Problem):
         return dict(self.given)
 
     def with_runtime(self, *sizes: int) -> DeclaredProblem:
-        """The same shape at other run-time sizes; of several the first ones may be given."""
+        """Return the same shape with other run-time sizes; omitted ones keep their values."""
         values = {**self.values, **dict(zip(self.operation.runtime, sizes, strict=False))}
         return dataclasses.replace(self, given=tuple(values.items()))
 
@@ -255,7 +255,7 @@ class Conv2dProblem(Problem):
 
     @property
     def values(self) -> Mapping[str, Value]:
-        """Every field."""
+        """Every field by its name."""
         return {name: getattr(self, name) for name in _FIELDS}
 
     @property
@@ -270,11 +270,11 @@ class Conv2dProblem(Problem):
 
     @property
     def activation(self) -> str:
-        """The function that its epilogue applies to the finished sums, or `identity`."""
+        """The function that the epilogue applies to the finished sums, or `identity`."""
         return str(_evaluated(self.operation, self).names["activation"])
 
     def with_runtime(self, *sizes: int) -> Conv2dProblem:
-        """The same layer shape at another batch size."""
+        """Return the same layer shape with another batch size."""
         return dataclasses.replace(self, n=sizes[0])
 
     def __str__(self) -> str:
@@ -293,7 +293,7 @@ class Conv2dProblem(Problem):
 
 
 def by(sizes: Sequence[int]) -> str:
-    """Run-time sizes as text: `8`, or `8 x 100` of several."""
+    """Format run-time sizes: `8`, or `8 x 100` if there are several."""
     return " x ".join(map(str, sizes))
 
 
@@ -304,9 +304,9 @@ P = TypeVar("P", bound=Problem)
 
 
 def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
-    """A problem of an operation, from its sizes and words; missing ones have the operation's defaults.
+    """Create a problem of an operation from sizes and words; the operation's defaults replace missing values.
 
-    Raises StudyError for an unknown name, and if they are not a valid problem.
+    Raises StudyError for an unknown name, and if the values do not make a valid problem.
     """
     values = declared.complete(given)
     if declared.name == CONV2D:
@@ -315,14 +315,17 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
 
 
 def valid_problems(problems: Iterable[Callable[[], P]]) -> Iterator[P]:
-    """Problems, each made by a function, without problems that the rules of their operation refuse."""
+    """Call each function and yield the problem that it makes, except problems that break a rule of their operation."""
     for problem in problems:
         with suppress(StudyError):
             yield problem()
 
 
 def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:
-    """A problem as conv2d's record. For any other operation, raises StudyError that `what` supports only conv2d."""
+    """Return the problem as a `Conv2dProblem`.
+
+    Raises StudyError for a problem of any other operation; the message says that `what` supports only conv2d.
+    """
     if isinstance(problem, Conv2dProblem):
         return problem
     raise StudyError(f"{what} is for {CONV2D} only, and this is {problem}")
@@ -351,11 +354,11 @@ def _evaluated(declared: Operation, problem: Problem) -> _Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A problem with its name in a study and how often the network runs it (the weight in summaries)."""
+    """A problem, its name in a study, and how often the network runs it (the layer's weight in summaries)."""
 
     name: str
-    """its name in the study"""
+    """name of the layer in the study"""
     problem: Problem
-    """its shape and types"""
+    """shape and types of the layer"""
     count: int = 1
-    """how many times the network runs it"""
+    """number of times that the network runs the layer"""

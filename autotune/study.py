@@ -1,4 +1,4 @@
-"""A study: layers, and how to tune them. `study_reader` and `study_writer` read and write its file."""
+"""A study: layers, and how to tune them. `study_reader` and `study_writer` read and write study files."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Technique:
     """`[[technique]]`: a row of a ladder, one family with some of its parameters limited to a few values."""
 
     name: str
-    """its name in the ladder"""
+    """name of the technique in the ladder"""
     template: str
-    """its family"""
+    """the kernel family"""
     space: Mapping[str, tuple[Value, ...]]
     """parameter to the values that the technique allows"""
     report: str = ""
@@ -63,9 +63,9 @@ class Technique:
     reported_ms: Mapping[str, float] = field(default_factory=dict)
     """layer name to the milliseconds that the report gives, on the report's GPU"""
     reported: str = ""
-    """other statements of the report about it"""
+    """other statements of the report about the technique"""
     trials: int | None = None
-    """distinct evaluated configs per layer; None: the study's"""
+    """distinct evaluated configs per layer; None: the study's number"""
 
     def has(self, config: Config) -> bool:
         """Whether a config belongs to this technique."""
@@ -78,7 +78,7 @@ class NamedRule:
     """`[[rule]]`: a threshold between two techniques, which `dispatch` ranks among its own rules."""
 
     name: str
-    """its name"""
+    """name of the rule"""
     property: str
     """the property that the threshold tests"""
     threshold: int
@@ -88,7 +88,7 @@ class NamedRule:
     above: str
     """the technique from the threshold on"""
     report: str = ""
-    """the report that describes it; may be empty"""
+    """the report that describes the rule; may be empty"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Study:
     """A study: layers, budget and search space."""
 
     name: str
-    """its name in the database"""
+    """name of the study in the database"""
     layers: tuple[Layer, ...]
     """the layers to tune"""
     path: Path | None = None
@@ -150,43 +150,46 @@ class Study:
 
     @property
     def measurement_mode(self) -> str:
-        """How its kernels are verified and timed, as part of the identity of their trials."""
+        """How the study's kernels are verified and timed; part of the identity of each trial."""
         return self.measure.cache
 
     @property
     def certain_trials(self) -> int:
-        """Evaluations that each layer is certain to get; 0 if something else may end its search."""
+        """Number of evaluations that each layer is certain to get; 0 if another limit may end the search earlier."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 
     def narrowed(self, technique: Technique) -> Study:
-        """The study limited to one technique's family, values and trials."""
+        """Return the study limited to one technique's family, values and trials."""
         space = {technique.template: technique.space}
         return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
 
     def admitted(self, problem: Problem) -> tuple[str, ...]:
-        """Accuracy classes that may win on this problem."""
+        """Return the accuracy classes that may win on this problem."""
         return admitted_classes(self.accuracy, problem.dtype)
 
     def informative(self, problem: Problem) -> tuple[str, ...]:
-        """Accuracy classes whose trials may warm-start a search of this problem: the admitted classes, and the classes
-        of the other 16-bit type, because kernels treat both types alike."""
+        """Return the accuracy classes whose trials may warm-start a search of this problem.
+
+        These are the admitted classes. If the study admits a 16-bit class, the class of the other 16-bit type is added,
+        because kernels treat both types alike.
+        """
         return informative_classes(self.accuracy, problem.dtype)
 
 
 def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
-    """The accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
+    """Return the accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
     return ADMITTED[accuracy or TYPES[dtype].accuracy]
 
 
 def informative_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
-    """`Study.informative` for layers of a storage type."""
+    """Return what `Study.informative` returns for layers of a storage type."""
     admitted = admitted_classes(accuracy, dtype)
     return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """The first layer of each shape, which stands for all layers of that shape."""
+    """Return the first layer of each distinct problem; its count is the sum over all layers with this problem."""
     found: dict[Problem, Layer] = {}
     for layer in layers:
         first = found.setdefault(layer.problem, replace(layer, count=0))
@@ -195,12 +198,12 @@ def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
 
 
 def operations_of(study: Study) -> tuple[Operation, ...]:
-    """The operations of its layers, without repetition."""
+    """Return the operations of the study's layers, each once."""
     return tuple(dict.fromkeys(layer.problem.operation for layer in study.layers))
 
 
 def unadmitted(accuracy: str | None, dtype: str) -> str:
-    """Why no kernel can win on layers of a storage type in a study of this accuracy; empty if one can."""
+    """Return the reason why no kernel can win on layers of a storage type in a study of this accuracy, or ""."""
     own = TYPES[dtype].accuracy
     if accuracy is None or own in ADMITTED[accuracy]:
         return ""

@@ -22,7 +22,7 @@ from autotune.trial import END_TO_END, Value
 FindOperation = Callable[[str], Operation]
 """Returns an operation by its name. Raises TemplateError if it is unknown."""
 NAME_CHARACTERS = 100
-"""Longest name of a study or a layer: an export's files are named after them."""
+"""Maximum length of the name of a study or a layer, because the files of an export contain both names."""
 PAIRS = ("stride", "pad", "dilation")
 """Keys of conv2d's layers that stand for two sizes: `stride` for stride_h and stride_w."""
 _LAYER_KEYS = {"name", "op", "count"}
@@ -30,7 +30,7 @@ VALUES = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
     *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
 )
-"""Keys of a study with the names of the fields of `Study`, in the order of a written file."""
+"""Keys of a study that are also fields of `Study`, in the order in which `study_writer` writes them."""
 _STUDY_VALUES = {"name", "op", END_TO_END, *VALUES}
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
@@ -38,12 +38,12 @@ _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "report
 
 
 def shipped_study(name: str) -> Study:
-    """A bundled study, even if a file in this folder has its name."""
+    """Load a bundled study, even if a file in the current folder has the same name."""
     return load_study(shipped("studies") / f"{name}.toml")
 
 
 def study_names() -> tuple[str, ...]:
-    """Names of the shipped studies."""
+    """Return the names of the bundled studies."""
     return tuple(sorted(str(path.relative_to(shipped("studies")).with_suffix("")) for path in _shipped_files()))
 
 
@@ -52,9 +52,9 @@ def _shipped_files() -> list[Path]:
 
 
 def find_study(name: str) -> Path:
-    """A study's file: the given path, or else a shipped study of that name. Raises StudyError if neither exists."""
+    """Return the path of a study file: the given path, or a bundled study's. Raises StudyError if neither exists."""
     path = Path(name)
-    if os.path.isfile(path):  # which accepts names that no file can have
+    if os.path.isfile(path):  # False for a name that no file can have, which other functions reject
         return path
     if name in study_names():
         return shipped("studies") / f"{name}.toml"
@@ -67,7 +67,7 @@ def find_study(name: str) -> Path:
 
 
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Read a study file, whose operations are bundled, in `directories` or next to it.
+    """Read a study file, looking up its operations among the bundled ones, in `directories` and next to the file.
 
     Raises StudyError with the path, the line or dotted key, and the expected value.
     """
@@ -79,7 +79,7 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
         if old in table:
             raise table.error(old, f"is now {new}")
     study = _study(file.stem, table, text, find)
-    for family in study.space or {}:  # not for stored texts, which were accepted before
+    for family in study.space or {}:  # `parse_study` omits this check, because stored studies were accepted before
         if study.templates is not None and family not in study.templates:
             near = did_you_mean(family, study.templates)
             raise StudyError(f"{file}: space.{shortened(family)}: has no effect: templates does not name it{near}")
@@ -87,9 +87,10 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
 
 
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
-    """A study from its file's text; `name` is its default name, `where` the file, and `find` finds its operations.
+    """Parse the text of a study file.
 
-    Keys of earlier versions are read, because stored studies have them. Raises StudyError as `load_study`.
+    `name` is the study's default name, `where` names the file in messages, and `find` looks up operations. Keys of
+    earlier versions are accepted, because stored studies have them. Raises StudyError as `load_study` does.
     """
     where = where or f"study {name}"
     table = read_toml(text, StudyError, where)
@@ -136,7 +137,7 @@ def _study(default: str, table: Table, text: str, find: FindOperation) -> Study:
 
 
 def _name(table: Table, default: str, note: str = "") -> str:
-    """The name of a study or a layer."""
+    """Read the name of a study or a layer."""
     name = table.word("name", default)
     if not name or any(not (letter.isalnum() or letter in "-_") for letter in name):
         raise table.error("name", f"{name!r}: expected letters, digits, - and _{note}")
@@ -176,7 +177,7 @@ def _space(table: Table) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
 
 
 def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
-    """The values that each parameter is limited to."""
+    """Read the values that each parameter is limited to."""
     narrowed: dict[str, tuple[Value, ...]] = {}
     for name, kept in params.content.items():
         items = kept if isinstance(kept, list) else [kept]
@@ -270,7 +271,7 @@ def _layers(study: Table, of_all: Operation, find: FindOperation) -> tuple[Layer
 
 
 def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Operation:
-    """The operation at the table's `op`."""
+    """Return the operation that the table's `op` names; without `op`, return `otherwise`."""
     if "op" not in table:
         return otherwise
     try:
@@ -299,7 +300,7 @@ def _allow(layer: Table, keys: Collection[str]) -> None:
 
 
 def _given(table: Table, declared: Operation) -> dict[str, Value]:
-    """Sizes and words by name; a pair is one number for both axes, or two numbers."""
+    """Read a layer's sizes and words by name; a pair such as `stride` is one number for both axes, or two numbers."""
     pairs = {pair: (f"{pair}_h", f"{pair}_w") for pair in PAIRS} if declared.name == CONV2D else {}
     of_pairs = {name for both in pairs.values() for name in both}
     sizes = {size.name: size for size in declared.sizes if size.name not in of_pairs}
@@ -315,7 +316,7 @@ def _given(table: Table, declared: Operation) -> dict[str, Value]:
 
 
 def _pair(table: Table, key: str) -> tuple[int, int]:
-    """Height and width."""
+    """Read a pair as height and width."""
     value = table.get(key)
     match value if isinstance(value, list) else [value, value]:
         case [int(height), int(width)] if not (isinstance(height, bool) or isinstance(width, bool)):

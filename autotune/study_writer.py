@@ -18,19 +18,19 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def written(study: Study) -> Study:
-    """The study as read back from its file, with its text. Raises StudyError as `load_study` does."""
+    """Return the study as if it were read from its file, text included. Raises StudyError as `load_study` does."""
     text = study_toml(study)
     return replace(parse_study(text, study.name, str(study.path or ""), known_to(study)), path=study.path)
 
 
 def known_to(study: Study) -> FindOperation:
-    """Finds the operations of its layers and the bundled ones."""
+    """Return a function that finds the operations of the study's layers and the bundled ones."""
     own = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
     return lambda name: own[name] if name in own else operation(name)
 
 
 def study_toml(study: Study) -> str:
-    """The text of a study file without default values."""
+    """Return the text of a study file, without keys that have their default values."""
     lines = [f"name = {_toml(study.name)}"]
     lines += [f"{key} = {_toml(getattr(study, key))}" for key in VALUES if getattr(study, key) != _STUDY[key]]
     if study.end_to_end is not None:
@@ -56,7 +56,7 @@ def study_toml(study: Study) -> str:
 
 
 def layer_toml(layer: Layer) -> Iterator[str]:
-    """The lines of a layer's table."""
+    """Yield the lines of a layer's table."""
     yield "[[layer]]"
     yield f"name = {_toml(layer.name)}"
     yield from _given(layer.problem)
@@ -65,7 +65,7 @@ def layer_toml(layer: Layer) -> Iterator[str]:
 
 
 def _given(problem: Problem) -> Iterator[str]:
-    """Operation, sizes and words by their names, without defaults."""
+    """Yield a line for each key of a problem: its operation, sizes and words, except default values."""
     values, declared = problem.values, problem.operation
     defaults = {
         **{size.name: size.default for size in declared.sizes},
@@ -96,5 +96,5 @@ def _key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """A value as TOML: its JSON is valid, except for a control character that JSON does not escape."""
+    """Format a value as TOML: its JSON is valid TOML, except for a control character that JSON does not escape."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

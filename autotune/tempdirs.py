@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A folder that is removed after the block. Raises OSError if it cannot be created."""
+    """Yield a temporary folder that is removed after the block. Raises OSError if it cannot be created."""
     with tempfile.TemporaryDirectory(prefix="autotune-", ignore_cleanup_errors=True) as folder:
         try:
             yield folder
@@ -21,7 +21,7 @@ def temporary_folder() -> Iterator[str]:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder into which dying processes may still write."""
+    """Remove a folder, even if dying processes still write into it."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):

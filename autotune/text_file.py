@@ -8,12 +8,13 @@ from pathlib import Path
 from autotune.errors import AutotuneError
 
 Raises = Callable[[str], AutotuneError]
-"""Creates the error for a kind of file from a message."""
+"""A function that creates the error for a kind of file from a message."""
 
 
 def read_text(path: Path, raises: Raises) -> str:
-    """The UTF-8 text of a file with `\\n` line ends, without a byte order mark. Raises the error of its kind if it
-    cannot be read or is not UTF-8.
+    """Read a UTF-8 file; the text has `\\n` line ends and no byte order mark.
+
+    Raises the error that `raises` creates if the file cannot be read or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")

@@ -1,6 +1,6 @@
 """A table of a TOML or JSON file, read key by key; errors name the file, the dotted key, and what to write there.
 
-It reads study files, headers of templates and recorded search spaces, and raises the error of each kind.
+Study files, headers of templates and recorded search spaces are read through it; each kind has its own error class.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from autotune.errors import AutotuneError, shortened
 from autotune.text_file import Raises
 
 LARGEST = 2**63 - 1  # largest integer in SQLite
-_SHOWN = 40  # most characters of a JSON value of a wrong kind in an error
-_MESSAGE_SHOWN = 400  # most characters of the parser's own error
+_SHOWN = 40  # maximum characters of a JSON value in an error about its kind
+_MESSAGE_SHOWN = 400  # maximum characters of an error after the dotted key
 
 
 def is_whole(word: str, least: int, most: int) -> bool:
@@ -35,31 +35,31 @@ class Table:
     raises: Raises
     file: str
     key: str = ""
-    """its dotted key in the file; empty for the file itself"""
+    """dotted key of the table in the file; empty for the file itself"""
 
     def error(self, key: str, what: str) -> AutotuneError:
-        """An error about one key of this table."""
+        """Return an error about one key of this table."""
         return self.raises(f"{self.file}: {self.path(key)}: {shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
-        """A key of this table as its file's dotted key, for messages."""
+        """Return the dotted key in the file of a key of this table, for messages."""
         return shortened(f"{self.key}.{key}" if self.key else key)
 
     def __contains__(self, key: str) -> bool:
         return key in self.content
 
     def get(self, key: str, default: object = None) -> object:
-        """A value of any kind."""
+        """Return a value of any kind."""
         return self.content.get(key, default)
 
     def allow(self, keys: Collection[str]) -> None:
-        """Raise an error for the first unknown key, with the most similar known one."""
+        """Raise an error for the first unknown key; the error suggests the most similar known key."""
         for key in self.content:
             if key not in keys:
                 raise self.error(key, f"unknown key{did_you_mean(key, keys)}; known keys are {', '.join(sorted(keys))}")
 
     def require(self, keys: Iterable[str], what: str = "missing") -> None:
-        """Refuse a table without one of these keys."""
+        """Raise an error if the table lacks one of these keys."""
         for key in keys:
             if key not in self.content:
                 raise self.error(key, what)
@@ -67,7 +67,7 @@ class Table:
     # One value.
 
     def whole(self, key: str, default: int, *, least: int) -> int:
-        """A whole number of at least `least` that SQLite can store."""
+        """Read a whole number of at least `least` that SQLite can store."""
         value = self.content.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"expected a whole number, got {value!r}")
@@ -78,14 +78,14 @@ class Table:
         return value
 
     def word(self, key: str, default: str) -> str:
-        """A string."""
+        """Read a string."""
         value = self.content.get(key, default)
         if not isinstance(value, str):
             raise self.error(key, f"expected a string, got {value!r}")
         return value
 
     def words(self, key: str) -> tuple[str, ...]:
-        """A string, or a list of distinct strings."""
+        """Read a string or a list of strings; repeated strings are dropped."""
         value = self.content.get(key)
         several = value if isinstance(value, list) else [value]
         words = [word for word in several if isinstance(word, str)]
@@ -94,14 +94,14 @@ class Table:
         return tuple(dict.fromkeys(words))
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """True or false."""
+        """Read a boolean."""
         value = self.content.get(key, default)
         if not isinstance(value, bool):
             raise self.error(key, f"expected true or false, got {value!r}")
         return value
 
     def fraction(self, key: str) -> float | None:
-        """A number between 0 and 1; None if the key is absent."""
+        """Read a number between 0 and 1, both excluded; None if the key is absent."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -110,7 +110,7 @@ class Table:
         return float(value)
 
     def seconds(self, key: str) -> float | None:
-        """Seconds above 0; None if the key is absent."""
+        """Read a number of seconds above 0; None if the key is absent."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -121,11 +121,11 @@ class Table:
     # Tables and lists.
 
     def table(self, key: str, expected: str) -> Table:
-        """A table, empty if the key is absent; `expected` describes a valid value for the error."""
+        """Read a table, empty if the key is absent; `expected` describes a valid value for the error."""
         return self.below(key, self.content.get(key, {}), expected)
 
     def tables(self, key: str, expected: str, *, label: str = "") -> tuple[Table, ...]:
-        """A list of tables, each named `key[index]`, with its `label` in parentheses."""
+        """Read a list of tables. Errors name each one `key[index]`, followed by its value of `label` in parentheses."""
         value = self.content.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, expected)
@@ -138,17 +138,17 @@ class Table:
         return tuple(found)
 
     def below(self, key: str, value: object, expected: str) -> Table:
-        """A value as a table beneath this one."""
+        """Return a value as a table beneath this one."""
         if not isinstance(value, Mapping):
             raise self.error(key, expected)
         return Table(value, self.raises, self.file, self.path(key))
 
     def entry(self, key: str, value: object) -> Table:
-        """A value of a JSON file as a table beneath this one."""
+        """Return a value of a JSON file as a table beneath this one."""
         return self.below(key, value, f"expected an object, found {_json_words(value)}")
 
     def array(self, key: str) -> Sequence[object]:
-        """A list of a JSON file."""
+        """Read a list of a JSON file."""
         value = self.content.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self.error(key, f"expected an array, found {_json_words(value)}")
@@ -156,7 +156,7 @@ class Table:
 
 
 def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
-    """The table of a TOML text. For a part of a file, `what` names it and `first` is the number of lines before it."""
+    """Parse a TOML text. For a part of a file, `what` names the part and `first` is the number of lines before it."""
     try:
         return Table(tomllib.loads(text), raises, file)
     except tomllib.TOMLDecodeError as error:
@@ -165,13 +165,13 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """The most similar allowed word, in parentheses; empty if none is similar."""
+    """Suggest the most similar allowed word, in parentheses; empty if no word is similar."""
     close = difflib.get_close_matches(word, list(allowed), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def is_time(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number above 0 that a float can be."""
+    """Whether a value is a number above 0 that fits into a float."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
 
 

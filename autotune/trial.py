@@ -1,6 +1,6 @@
-"""Records of the result of one config: Config, Outcome, Resources, Timing, Trial, and its profile.
+"""Records of the result of one config: Config, Outcome, Resources, Timing, Trial and KernelProfile.
 
-The worker returns them, the store keeps them, and the search learns from them.
+The worker returns these records, the store keeps them, and the search learns from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Launching = Literal["stream", "graph"]
 
 
 class Outcome(StrEnum):
-    """How a trial ended; `running` before that."""
+    """How a trial ended; `running` while it has not."""
 
     RUNNING = "running"
     CORRECT = "correct"
@@ -48,7 +48,7 @@ class Config:
 
     @classmethod
     def of(cls, template: str, params: Mapping[str, Value]) -> Config:
-        """A config from a mapping."""
+        """Create a config from a mapping of parameter names to values."""
         return cls(template, tuple(params.items()))
 
     @property
@@ -57,7 +57,7 @@ class Config:
         return dict(self.pairs)
 
     def to_json(self) -> str:
-        """The parameters as a JSON object, in the header's order."""
+        """Return the parameters as a JSON object, in the header's order."""
         return json.dumps(self.params, separators=(",", ":"))
 
     def __str__(self) -> str:
@@ -99,24 +99,24 @@ class Timing:
     throttled: int = 0
     """samples at a throttled clock that had to be kept"""
     passes: int = 1
-    """forward passes that one sample is the mean of; more than one for short kernels"""
+    """number of forward passes that are averaged in one sample; more than one for short kernels"""
     launch: Launching = "stream"
     """how the passes were launched: `graph` or `stream`"""
     power_w: float | None = None
-    """power of the device after the last sample, watts; None if it does not report it"""
+    """power of the device after the last sample, watts; None if the device does not report it"""
     temperature_c: float | None = None
-    """temperature of the device after the last sample, degrees Celsius; None if it does not report it"""
+    """temperature of the device after the last sample, degrees Celsius; None if the device does not report it"""
 
 
 LEAST, MOST = 1e-30, 1e30
-"""limit of a time in microseconds or a rate per second: far beyond real values, and finite in sums"""
+"""Limits of a time in microseconds or a rate per second: far beyond real values, and finite when added up."""
 
 LONG_US = 200.0
-"""For times from here on, launching passes one by one or replaying them from a graph makes no difference."""
+"""Microseconds; for passes at least this long, launching one by one and replaying from a graph are equivalent."""
 
 
 def comparable(first: Timing, second: Timing) -> bool:
-    """Whether two timings are comparable: both launched in the same way, or long enough that it makes no difference."""
+    """Whether two timings are comparable: launched in the same way, or both at least LONG_US."""
     return first.launch == second.launch or min(first.median_us, second.median_us) >= LONG_US
 
 
@@ -129,8 +129,8 @@ class ErrorStats:
     max_abs: float
     """largest |y - ref|"""
     of_tolerance: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """of each output, by name: the largest error beyond the rounding of its type / bound without that rounding; not
-    stored"""
+    """output name to the largest error beyond the rounding of the output's type, divided by the bound without this
+    rounding; not stored"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Phases:
     """timing"""
 
     def __add__(self, later: Phases) -> Phases:
-        """The phases of two steps of one trial."""
+        """Add up the phases of two steps of one trial."""
         return Phases(*(getattr(self, field.name) + getattr(later, field.name) for field in fields(Phases)))
 
 
@@ -160,11 +160,11 @@ class Measured:
     timing: Timing
     """timing of the verified kernel"""
     error: ErrorStats
-    """its largest deviation from the reference"""
+    """largest deviation of the outputs from the reference"""
     too_slow: bool = False
     """timing stopped early because the kernel is too slow"""
     phases: Phases = Phases()
-    """time of loading, verifying and timing it"""
+    """time of loading, verifying and timing the kernel"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +222,12 @@ class Trial:
 
     @property
     def compiled(self) -> bool:
-        """True when the trial cost one evaluation of the budget."""
+        """Whether the trial cost one evaluation of the budget."""
         return self.source_hash is not None and self.outcome != Outcome.RUNNING
 
     @property
     def over_bound(self) -> float | None:
-        """Largest error over its bound; None if not measured."""
+        """The largest error divided by the error bound; None if not measured."""
         return self.error.over_bound if self.error else None
 
     @property
@@ -238,7 +238,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """The counters of one launch; None if the device has no such counter. Fractions are 0 to 1."""
+    """The profiler's counters for one launch; None if the device has no such counter. Fractions are from 0 to 1."""
 
     tool: str
     """name and version of the profiler"""

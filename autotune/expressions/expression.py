@@ -1,9 +1,9 @@
 """Expressions of a template's header: parsed once as Jinja expressions, compiled to plain closures.
 
-A Jinja call costs about 9 us and a space has 100,000 configs. So `Expression.bind` folds known values (the problem, the
-device) away, and the rest of the parsed tree becomes nested Python closures: one for the names of a single config, one
-for columns of many configs at once. Only a whitelist of nodes is allowed: no attributes except `device.NAME`, no
-subscripts, no calls except FUNCTIONS.
+A Jinja call costs about 9 us and a space has 100,000 configs. So `Expression.bind` folds in the known values (of the
+problem and the device), and the rest of the parsed tree becomes nested Python closures: one that evaluates a single
+config, and one that evaluates columns of many configs at once. Only a whitelist of nodes is allowed: no attributes
+except `device.NAME`, no subscripts, no calls except FUNCTIONS.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that is looked up."""
+    """A name whose value is looked up."""
 
     name: str
 
@@ -92,11 +92,11 @@ _ColumnClosure: TypeAlias = "Callable[[Columns], Operand]"
 
 
 class _Unsupported(Exception):
-    """A node that expressions do not have."""
+    """A parsed node that expressions do not support."""
 
 
 def _fold(node: nodes.Expr, known: Names) -> Tree:
-    """A parsed expression with everything that `known` determines folded in."""
+    """Fold everything that `known` determines into a parsed expression."""
     match node:
         case nodes.Const():
             return Known(node.value)
@@ -137,18 +137,18 @@ def _fold(node: nodes.Expr, known: Names) -> Tree:
 
 
 def apply(operation: str, *arguments: Tree) -> Tree:
-    """An operation on subtrees, folded if their values are known."""
+    """Apply an operation to subtrees; fold the result if their values are known."""
     if all(isinstance(argument, Known) for argument in arguments):
         values = [argument.value for argument in arguments if isinstance(argument, Known)]
         try:
             return Known(ON_VALUES[operation](*values))
         except (ArithmeticError, TypeError, ValueError):
-            pass  # raise when evaluated, so that a branch never taken never fails
+            pass  # the error is raised on evaluation, so that a branch that is never taken never fails
     return Apply(operation, arguments)
 
 
 def words_of(tree: Tree) -> Iterator[str]:
-    """The words that a tree may yield, if they are literal in it."""
+    """Yield the words that a tree may evaluate to, as far as they are literals in the tree."""
     match tree:
         case Known(str(word)):
             yield word
@@ -164,7 +164,7 @@ def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - `
 
 
 def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
-    """A chain `a < b < c` is `a < b and b < c`."""
+    """Fold a comparison; a chain `a < b < c` becomes `a < b and b < c`."""
     left, links = _fold(node.expr, known), []
     for operand in node.ops:
         right = _fold(operand.expr, known)
@@ -174,7 +174,7 @@ def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
 
 
 def _closure(tree: Tree) -> _Closure:
-    """A function from one config's names to the value of a tree."""
+    """Compile a tree to a function from one config's values by name to the value of the tree."""
     match tree:
         case Known(value):
             return lambda _: value
@@ -203,11 +203,12 @@ def _closure(tree: Tree) -> _Closure:
 
 
 def _column_closure(tree: Tree) -> _ColumnClosure:
-    """A function from the columns of many configs to a tree's value for each. Guards apply row by row.
+    """Compile a tree to a function from the columns of many configs to the tree's value for each config.
 
-    It raises if evaluating a row would, and if a column cannot hold the values exactly.
+    A branch is evaluated only for the rows that take it. The function raises if evaluating a single row would
+    raise, and if a column cannot hold the values exactly.
     """
-    from autotune.expressions.vectorized import OPERATIONS, chosen, of_rows, truth  # numpy: many commands need none
+    from autotune.expressions.vectorized import OPERATIONS, chosen, of_rows, truth  # imports numpy, often unneeded
 
     match tree:
         case Known(value):
@@ -254,7 +255,7 @@ def _names_in(node: nodes.Node) -> set[str]:
 
 
 class Bound:
-    """An expression with some names folded away; call it with the rest."""
+    """An expression with the values of some names folded in; its methods take the values of the others."""
 
     def __init__(self, expression: Expression, tree: Tree) -> None:
         self._expression = expression
@@ -270,7 +271,7 @@ class Bound:
 
     @property
     def expression(self) -> Expression:
-        """The expression, nothing folded."""
+        """The original expression, without folded values."""
         return self._expression
 
     @property
@@ -279,25 +280,25 @@ class Bound:
         return self._expression.names
 
     def integer(self, names: Names) -> int:
-        """The value as an int; true is 1. Raises TemplateError for anything else."""
+        """Evaluate to an int; true becomes 1. Raises TemplateError for any other value."""
         return int(self.value(names))
 
     def word(self, names: Names) -> str:
-        """The value as a string. Raises TemplateError for anything else."""
+        """Evaluate to a string. Raises TemplateError for any other value."""
         value = self.any(names)
         if not isinstance(value, str):
             raise self._expression.error(f"yields {value!r}, expected a string")
         return value
 
     def value(self, names: Names) -> int | bool:
-        """The value, int or bool. Raises TemplateError for anything else."""
+        """Evaluate to an int or bool. Raises TemplateError for any other value."""
         value = self.any(names)
         if not isinstance(value, int):
             raise self._expression.error(f"yields {value!r}, expected a whole number or true/false")
         return value
 
     def any(self, names: Names) -> Evaluated:
-        """The value, of any kind. Raises TemplateError if evaluating it fails."""
+        """Evaluate to a value of any kind. Raises TemplateError if the evaluation fails."""
         try:
             return self._closure(names)
         except KeyError as error:
@@ -306,7 +307,7 @@ class Bound:
             raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
 
     def column(self, columns: Columns) -> Column:
-        """The value for every row of some columns, int or bool. Raises TemplateError if evaluating a row does."""
+        """Evaluate every row of some columns to an int or bool. Raises TemplateError if evaluating a row does."""
         import numpy as np
 
         from autotune.expressions.vectorized import column_of, filled
@@ -320,9 +321,9 @@ class Bound:
 
 @functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
-    """The tree of an expression, which must not be changed, and its names. Cached, because layers share families.
+    """Parse an expression; return its tree, which must not be changed, and the names in it.
 
-    Raises TemplateSyntaxError or _Unsupported.
+    The result is cached, because layers share families. Raises TemplateSyntaxError or _Unsupported.
     """
     parser = Parser(Environment(autoescape=False), text, state="variable")  # noqa: S701 - no HTML here
     node = parser.parse_expression()
@@ -351,7 +352,7 @@ class Expression:
             raise self.error(str(error)) from None
 
     def compared(self) -> Iterator[tuple[str, str]]:
-        """Names with the words that they are compared with."""
+        """Yield each pair of a name and a word that the expression compares."""
         for compare in (self._node, *self._node.find_all(nodes.Compare)):
             if isinstance(compare, nodes.Compare) and isinstance(compare.expr, nodes.Name):
                 for operand in compare.ops:
@@ -360,13 +361,13 @@ class Expression:
                             yield compare.expr.name, const.value
 
     def folded(self, known: Names) -> Tree:
-        """The expression with everything that `known` determines folded in."""
+        """Return the tree with everything that `known` determines folded in."""
         return _fold(self._node, known)
 
     def bind(self, known: Names) -> Bound:
-        """The expression with `known` folded into it."""
+        """Fold `known` into the expression, for evaluation with the values of the other names."""
         return Bound(self, self.folded(known))
 
     def error(self, what: str) -> TemplateError:
-        """A TemplateError that names this expression and its key."""
+        """Return a TemplateError that names this expression and its key."""
         return TemplateError(f"{self.where}: expression {shortened(self.text, _SHOWN)!r} {shortened(what, _SHOWN)}")

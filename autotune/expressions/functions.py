@@ -1,4 +1,4 @@
-"""The functions of header expressions for the values of one config; `vectorized` has them for many configs."""
+"""The functions of header expressions for the values of one config; `vectorized` implements them for many configs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from collections.abc import Callable, Mapping
 from autotune.trial import Value
 
 WARP = 32  # lanes
-BANKS = 32  # of 4 bytes each; a pass reads or writes one word of each
+BANKS = 32  # banks of 4 bytes; a pass reads or writes one word of each bank
 WORD = 4  # bytes
 FARTHEST = 1 << 32  # words, more than any shared memory has
-MOST = 1 << 16  # places that are examined
+MOST = 1 << 16  # maximum number of places that are examined
 
 
 Place = tuple[int, ...]
-"""A distance in bytes, an extent, and the largest offset in bytes, if there is one."""
+"""A distance in bytes, an extent and, optionally, the largest offset in bytes."""
 
 
 @functools.lru_cache(maxsize=4096)
 def bank_conflicts(width: int, threads: int, *places: Place) -> int:
-    """The additional passes that bank conflicts cost.
+    """Count the additional shared-memory passes that bank conflicts cost.
 
     A block of `threads` threads accesses `width` bytes at each of many places, one place per thread at a time, in
     order. Place i is at i % extent * distance of the first of `places`, plus the offset of place i // extent in the
-    rest of `places`; a third number limits the offset. Of more than 65,536 places, the first represent all. Raises
-    ValueError for another number of numbers, an extent below 0, no threads, or a width that no access has.
+    rest of `places`; a third number limits the offset. If there are more than 65,536 places, the first 65,536 represent
+    all of them. Raises ValueError if `places` is empty, if one has neither two nor three numbers, or an extent below 0,
+    if there are no threads, or if an access cannot be `width` bytes wide.
 
-    An access of 8 bytes is split into two halves of a warp, and one of 16 bytes into four quarters, at least a pass
-    each.
+    A warp's access of 8 bytes is split into two halves, and an access of 16 bytes into four quarters; each half or
+    quarter takes at least one pass.
     """
-    import numpy as np  # the other functions of headers need none
+    import numpy as np  # imported here, because the other functions do not need it
 
     if width not in (1, 2, 4, 8, 16) or threads < 1:
         raise ValueError("bank_conflicts begins with 1, 2, 4, 8 or 16 bytes and with threads")
@@ -47,7 +48,7 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
         along = left % extent * distance
         at += np.minimum(along, last[0]) if last else along
         left = left // extent
-    parts = max(1, width // WORD)  # of a warp's access, each at least a pass
+    parts = max(1, width // WORD)  # parts of a warp's access; each takes at least one pass
     warp = place // threads * -(-threads // WARP) + place % threads // WARP
     part = warp * parts + place % threads % WARP * parts // WARP
     words = at[:, None] // WORD + np.arange(parts)
@@ -62,22 +63,22 @@ Evaluated = Value | tuple[Value, ...]
 
 
 def ceil_div(numerator: int, denominator: int) -> int:
-    """The smallest integer not below numerator / denominator."""
+    """Return the smallest integer that is at least numerator / denominator."""
     return -(-numerator // denominator)
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` not below value."""
+    """Return the smallest multiple of `multiple` that is at least `value`."""
     return ceil_div(value, multiple) * multiple
 
 
 def is_pow2(value: int) -> bool:
-    """True for 1, 2, 4, 8, ..."""
+    """Whether a value is a power of two: 1, 2, 4, 8, ..."""
     return value > 0 and value & (value - 1) == 0
 
 
 def max_registers(warps: int) -> int:
-    """The maximum registers per thread with this many resident warps on a multiprocessor.
+    """Return the maximum number of registers per thread with this many resident warps on a multiprocessor.
 
     A multiprocessor has 65,536 registers. Warps are counted in multiples of 4 and registers in multiples of 8; a thread
     has at most 255 (CUDA C++ Programming Guide, compute capabilities 7.5 to 12.0).

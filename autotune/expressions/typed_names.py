@@ -1,4 +1,4 @@
-"""Expressions as the tables of a file declare them: their names and words are known there."""
+"""Read expressions from the tables of a file, checking that their names and words are declared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """The error for comparing an enumeration with a word that it does not have; empty if the expression has none."""
+    """Return the error for comparing an enumeration with a word that it does not have; empty if there is none."""
     if "'" not in expression.text and '"' not in expression.text:
         return ""
     for name, word in expression.compared():
@@ -23,7 +23,7 @@ def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> s
 
 
 def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -> frozenset[str]:
-    """These names, and the derived names whose expressions yield numbers."""
+    """Return these names, and the derived names whose expressions yield numbers."""
     names = set(numbers)
     for name, expression in derived:
         if _is_number(expression.folded({}), names):
@@ -32,7 +32,7 @@ def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -
 
 
 def no_condition(expression: Expression, numbers: Set[str]) -> str:
-    """The error for a condition that yields a number, which would count as true unless it is 0; empty if none."""
+    """Return the error for a condition that yields a number, where any number but 0 would be true; empty if none."""
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)
@@ -40,7 +40,7 @@ def no_condition(expression: Expression, numbers: Set[str]) -> str:
 
 
 def _is_number(tree: Tree, numbers: Set[str]) -> bool:
-    """Whether an expression yields a number, judged by its text alone."""
+    """Whether an expression yields a number, as far as its form shows."""
     match tree:
         case Known(value):
             return isinstance(value, int) and not isinstance(value, bool)
@@ -59,9 +59,10 @@ _ARITHMETIC = frozenset(("+", "-", "*", "//", "%", "**", "neg", *FUNCTIONS)) - {
 def expression_of(
     table: Table, key: str, value: object, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Expression:
-    """The expression that is the value of a key of a table; it may also be an integer or true.
+    """Parse the expression at a key of a table; the value may also be an integer or a boolean.
 
-    Raises the table's error for another value, an unknown name, and a word that none of `words` has.
+    Raises the table's error for any other value, for an unknown name, and for comparing one of `words` with a word that
+    is not among its values.
     """
     text = str(value).lower() if isinstance(value, bool | int) else value
     if not isinstance(text, str):

@@ -1,8 +1,8 @@
 """Evaluate expressions for many configs at once: a column holds one value per config.
 
-A space has up to millions of partial configs. Evaluating them one by one takes seconds; as columns, a tenth of that.
-These functions raise if a column cannot hold the values exactly, or if a row has an error; the caller then evaluates
-row by row.
+A space has up to millions of partial configs. Evaluating them one by one takes seconds; evaluating columns takes a
+tenth of the time. The functions of this module raise if a column cannot hold the values exactly, or if a row has an
+error; the caller then evaluates row by row.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from autotune.expressions.functions import ceil_div, round_up
 from autotune.trial import Value
 
 Column = npt.NDArray[np.generic]
-"""bools, 64-bit integers or words; objects if an integer is larger or the kinds are mixed"""
+"""Bools, 64-bit integers or words; objects if an integer is too large or the kinds are mixed."""
 Operand = Column | Value | tuple["Operand", ...]
-"""a column, or one value for all rows"""
+"""A column, or one value for all rows."""
 Mask = npt.NDArray[np.bool_]
 
 LARGEST = 2**53
-"""the largest product, so that a sum of a thousand products fits 64 bits"""
+"""Largest product, chosen so that a sum of a thousand products fits into 64 bits."""
 
 
 class Columns:
-    """Columns by name, all of one length."""
+    """Columns of equal length, by name."""
 
     __slots__ = ("_own", "_parent", "_rows", "size")
 
@@ -55,34 +55,34 @@ class Columns:
         return name in self._own or (self._parent is not None and name in self._parent)
 
     def take(self, rows: npt.NDArray[np.intp]) -> Columns:
-        """Some rows of all columns; each column is gathered when it is first read."""
+        """Select some rows of all columns; each column is gathered when it is first read."""
         return Columns({}, len(rows), self, rows)
 
     def where(self, mask: Mask) -> Columns:
-        """The rows for which a mask is true."""
+        """Select the rows for which a mask is true."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def row(self, number: int, names: frozenset[str]) -> dict[str, Value]:
-        """The values of one row, for the names that are columns."""
+        """Return the values of one row by name, for those `names` that are columns."""
         return {name: self[name][number : number + 1].tolist()[0] for name in names if name in self}
 
 
 def column_of(values: Sequence[Value]) -> Column:
-    """A column of values; of objects if no other type holds them exactly."""
+    """Make a column of values; its elements are objects if no other type holds the values exactly."""
     kinds = {type(value) for value in values}
     exact = len(kinds) == 1 and not (kinds == {int} and max(map(abs, map(int, values))) > LARGEST)
     return np.array(values, dtype=None if exact else object)
 
 
 def filled(value: Operand, size: int) -> Column:
-    """An operand as a column; it may be one value for all rows."""
+    """Return an operand as a column of this size; a single value is repeated for all rows."""
     if isinstance(value, tuple):
         raise TypeError("a list is no value")
     return np.broadcast_to(np.asarray(value), (size,))
 
 
 def truth(value: Operand) -> Mask | bool:
-    """Which rows count as true."""
+    """Return a mask of the rows that count as true, or one bool for all rows."""
     if not isinstance(value, np.ndarray) or value.ndim == 0:
         return bool(value)
     if value.dtype.kind not in "biU":
@@ -91,7 +91,7 @@ def truth(value: Operand) -> Mask | bool:
 
 
 def of_rows(value: Operand, mask: Mask | bool) -> Operand:  # noqa: FBT001 - a mask of all rows
-    """The part of an operand for the rows in which a mask is true."""
+    """Return the part of an operand for the rows where a mask is true."""
     return value[mask] if isinstance(value, np.ndarray) and isinstance(mask, np.ndarray) else value
 
 
@@ -101,7 +101,7 @@ def chosen(
     yes: Callable[[Columns], Operand],
     no: Callable[[Columns], Operand],
 ) -> Operand:
-    """The results of one function for the rows in which a mask is true, and of another for the others."""
+    """Return the results of `yes` for the rows where a mask is true, and of `no` for the other rows."""
     if not isinstance(mask, np.ndarray):
         return yes(columns) if mask else no(columns)
     if mask.all():
@@ -112,7 +112,7 @@ def chosen(
 
 
 def _merged(mask: Mask, yes: Operand, no: Operand) -> Column:
-    """A column with one operand's values, in order, in the rows where a mask is true, and another's elsewhere."""
+    """Merge two operands into a column: `yes` fills, in order, the rows where a mask is true, `no` the others."""
     parts = filled(yes, int(mask.sum())), filled(no, int((~mask).sum()))
     if (parts[0].dtype.kind == "U") != (parts[1].dtype.kind == "U"):
         raise TypeError("words and numbers in one column")
@@ -122,7 +122,7 @@ def _merged(mask: Mask, yes: Operand, no: Operand) -> Column:
 
 
 def _whole(value: Operand) -> npt.NDArray[np.int64] | int:
-    """An operand of arithmetic: true is 1."""
+    """Convert an operand of arithmetic to integers; true becomes 1."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "bi":
             raise TypeError("arithmetic on words or objects")
@@ -148,7 +148,7 @@ def _max_registers(warps: Operand) -> Column:
 
 
 def _on_numbers(function: Callable[..., Operand]) -> Callable[..., Operand]:
-    """A function of integers that also takes columns of them."""
+    """Extend a function of integers to columns of integers."""
     return lambda *operands: function(*map(_whole, operands))
 
 
@@ -161,7 +161,7 @@ def _greatest(*values: Operand) -> Column:
 
 
 def _plain(value: Operand) -> Column:
-    """An operand as words or numbers. Raises TypeError for others, which are evaluated row by row."""
+    """Convert an operand to words or numbers. Raises TypeError for other operands, which are evaluated row by row."""
     column = np.asarray(None if isinstance(value, tuple) else value)
     if column.dtype.kind not in "biU":
         raise TypeError("lists and objects go row by row")
@@ -217,6 +217,6 @@ OPERATIONS: Mapping[str, Callable[..., Operand]] = {
     "min": _least,
     "max": _greatest,
 }
-"""The operations of expressions on columns, by the names that `expression` gives them; others go row by row. Division
-by zero raises within `np.errstate(divide="raise")`.
+"""The operations of expressions on columns, by the names that `expression` gives them; all other operations are
+evaluated row by row. Division by zero raises within `np.errstate(divide="raise")`.
 """

@@ -1,4 +1,4 @@
-"""An `[[array]]` of an operation's file, read with errors that name the dotted key."""
+"""Read an `[[array]]` of an operation's file; errors name the dotted key."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def is_name(name: str) -> bool:
 
 
 def what_is_wrong(name: str) -> str:
-    """Why a name cannot be used."""
+    """Return the reason why a name cannot be used."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
     return f"{name!r} is not a name; expected letters, digits and _, no digit first"
 
 
 def strings(table: Table, key: str, value: object, example: str = '["4"]') -> list[str]:
-    """A list of strings, at least one."""
+    """Read a list of at least one string."""
     found = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if not found or not isinstance(value, list) or len(found) < len(value):
         raise table.error(key, f"expected a list of strings, such as {example}, got {value!r}")
@@ -50,7 +50,7 @@ def strings(table: Table, key: str, value: object, example: str = '["4"]') -> li
 
 
 class ArrayReader:
-    """Reads the declaration of an array; `expression` reads the expression at a key of a table."""
+    """Reads the declaration of an array; `expression` parses the expression at a key of a table."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ArrayReader:
         self.expression = expression
 
     def read(self) -> ArrayTemplate:
-        """The array. Raises TemplateError."""
+        """Read the array. Raises TemplateError naming the dotted key."""
         table = self.table
         table.allow(_KEYS)
         name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
@@ -103,7 +103,7 @@ class ArrayReader:
         )
 
     def shapes(self) -> Mapping[str, list[str]]:
-        """The extents by layout; under an empty name if the operation has no layouts."""
+        """Read the extents by layout; the key is empty if the operation has no layouts."""
         array, layouts = self.table, self.words.get("layout", ())
         if not layouts:
             return {"": strings(array, "shape", array.get("shape"))}
@@ -113,7 +113,7 @@ class ArrayReader:
         return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
 
     def scalar_shapes(self, dtypes: Mapping[str, str]) -> Mapping[str, list[str]]:
-        """The shape of a number that kernels take by value: one element in each layout."""
+        """Return the shape of a number that kernels take by value: one element in each layout."""
         for key in ("shape", "when", "windows"):
             if key in self.table:
                 raise self.table.error(key, "leave it out: a scalar is one number, and every problem has it")
@@ -122,10 +122,10 @@ class ArrayReader:
         return {layout: ["1"] for layout in self.words.get("layout", ("",))}
 
     def dtypes(self) -> tuple[str, Mapping[str, str]]:
-        """The word that determines the element type, and the type for each of its values.
+        """Read the word that determines the element type, and the type for each value of the word.
 
-        The word is `dtype`, or another word of types that `dtype` names; a type may also be the same for all, or be
-        given for each of the problem's dtypes.
+        The key `dtype` may name another word whose values are types, name one type for every problem, or list a type
+        for each storage type of the problem. By default the elements have the problem's storage type.
         """
         array, word, words = self.table, "dtype", self.words["dtype"]
         match array.get("dtype", {}):
@@ -148,7 +148,7 @@ class ArrayReader:
         return word, of
 
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
-        """How test data are made. Raises for an array without test data, and for a type that cannot hold such data."""
+        """Read how test data are made. Raises for an array without test data and for a type that cannot hold them."""
         if "fill" in self.table and not is_read:
             raise self.table.error("fill", f"leave it out: {_NOT_READ}")
         whole = [dtype for dtype in dtypes.values() if dtype not in FLOATS]
@@ -162,7 +162,7 @@ class ArrayReader:
         return fill
 
     def integers(self, fill: Fill, *, is_read: bool) -> tuple[Bound, Bound]:
-        """The bounds of whole numbers: numbers, or expressions of the problem."""
+        """Read the bounds of whole-number test data: numbers, or expressions of the problem."""
         wanted = is_read and fill in DRAWN
         if wanted != ("integers" in self.table):
             why = "missing; expected the least and the most of its test data, such as [-8, 8]"
@@ -182,7 +182,7 @@ class ArrayReader:
         raise self.table.error("integers", f"expected the least and the most of its test data, got {given!r}")
 
     def between(self, fill: Fill) -> tuple[float, float]:
-        """The bounds of uniform data."""
+        """Read the bounds of uniform test data."""
         if "between" in self.table and fill != "uniform":
             raise self.table.error("between", 'is for fill = "uniform"')
         match self.table.get("between", [0, 1]):
@@ -192,7 +192,7 @@ class ArrayReader:
                 raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")
 
     def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
-        """The axes that have windows; each occurs in every layout."""
+        """Read the axes that have windows; each axis must occur in every layout."""
         if "windows" in self.table and not is_read:
             raise self.table.error("windows", "leave it out: only arrays of the roles in, weights, inout are read")
         windows = self.table.table("windows", "expected a table of axes")

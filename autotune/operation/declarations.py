@@ -32,27 +32,27 @@ KEPT: tuple[Role, ...] = ("in", "weights", "scalar")
 SCALAR: Role = "scalar"
 Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data"]
 FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data")
-"""How an array's test data are made. Along the last axis, range counts from 0, and permutation shuffles these numbers;
-data comes from data.py.
+"""How an array's test data are made. Along the last axis, `range` counts from 0, and `permutation` shuffles these
+numbers; `data` takes the test data from data.py.
 """
 DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
-"""The fills whose second data set has whole numbers between two bounds; the others are the same in both data sets."""
-_MULTIPLIER = 0.618  # of a permutation, as a fraction of its length
+"""Fills whose second data set consists of whole numbers between two bounds; other fills give the same data twice."""
+_MULTIPLIER = 0.618  # step of a permutation, as a fraction of its length
 _SHIFT = 7919  # places by which the permutation of the next row is rotated
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
-"""multilinear: an output is a sum of products, whose number and magnitudes give its error bound."""
+"""With `multilinear`, an output is a sum of products, and their number and magnitudes determine its error bound."""
 IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A whole number of a problem."""
+    """A size of a problem, which is a whole number."""
 
     name: str
     doc: str
     default: int | None
-    """None: it must be given"""
+    """None: every problem must give the size"""
     least: int
 
 
@@ -62,11 +62,11 @@ class Part:
 
     name: str
     word: str
-    """the enumeration"""
+    """name of the enumeration"""
     values: tuple[str, ...]
-    """a word without this part has the first"""
+    """possible values; a word without this part has the first one"""
     of: Mapping[str, str]
-    """the value by word, in the order of the words"""
+    """word to the value of this part, in the order of the words"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Rule:
     """the error for a violation, with expressions in ${...}"""
 
     def broken(self, names: Mapping[str, Value]) -> str:
-        """The error for a problem that breaks the rule; empty if it does not."""
+        """Return the error for a problem that breaks the rule; empty if the problem obeys the rule."""
         if self.holds.integer(names):
             return ""
         where = self.holds.expression.where
@@ -91,21 +91,21 @@ class Bounds:
 
     model: ErrorModel
     rtol: float = 0.0
-    """of a tolerance, times the reference's magnitude"""
+    """relative tolerance: a factor on the magnitude of the reference"""
     atol: float = 0.0
-    """of a tolerance, added to that"""
+    """absolute tolerance, added to the relative one"""
     nan_propagates: bool = False
     """whether NaN and infinite inputs must give the reference's outputs"""
 
     def of(self, output: Array | ArrayTemplate) -> Bounds:
-        """The bounds of an output, which may have its own tolerance."""
+        """Return the bounds for one output, which may declare its own tolerance."""
         rtol, atol = (
             given if own is None else own for own, given in ((output.rtol, self.rtol), (output.atol, self.atol))
         )
         return replace(self, rtol=rtol, atol=atol)
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The unit of errors for outputs that are not sums, computed from their reference values."""
+        """Return the unit of errors for outputs that are not sums of products, computed from their reference values."""
         return self.atol + self.rtol * abs(value)
 
 
@@ -116,10 +116,10 @@ class Apart:
     of: Bound
     weight: float
     factors: bool
-    """whether the weight is for each factor of two, and not for any difference"""
+    """True: the weight counts for each factor of two; False: once for any difference"""
 
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-        """Its contribution to the distance of two problems with these names."""
+        """Return this part's contribution to the distance of two problems, given their values by name."""
         if self.factors:
             return self.weight * abs(math.log2(max(1, self.of.integer(one)) / max(1, self.of.integer(other))))
         return self.weight if self.of.any(one) != self.of.any(other) else 0.0
@@ -129,7 +129,7 @@ class Apart:
 class Window:
     """The places on an axis that outputs need: tap t of output i is at i * stride + t * dilation - pad.
 
-    Raises StudyError for numbers that no window has.
+    Raises StudyError for a number that is out of range.
     """
 
     outputs: int
@@ -162,32 +162,33 @@ class Array:
     fill: Fill
     least: int
     most: int
-    """of whole numbers as test data"""
+    """`least` and `most` are the bounds of test data that are whole numbers"""
     low: float
     high: float
-    """of uniform ones"""
+    """`low` and `high` are the bounds of uniform test data"""
     windows: tuple[Window | None, ...]
-    """for each axis; None: the whole axis is needed"""
+    """the window on each axis; None: the outputs need the whole axis"""
     rtol: float | None = None
     atol: float | None = None
-    """of an output with a tolerance of its own"""
+    """`rtol` and `atol` are set for an output with its own tolerance"""
 
     @property
     def elements(self) -> int:
-        """Elements of the whole array."""
+        """Number of elements of the whole array."""
         return math.prod(self.shape)
 
     @property
     def whole_bounds(self) -> tuple[int, int]:
-        """The least and the most of its test data, if these are whole numbers: drawn ones, ones or zeros."""
+        """The smallest and largest test value, if the test data are whole numbers: drawn ones, ones or zeros."""
         if self.fill in DRAWN:
             return self.least, self.most
         return (1, 1) if self.fill == "ones" else (0, 0)
 
     @property
     def steps(self) -> tuple[int, int, int]:
-        """For range and permutation: length of the last axis, and the increments for a position and a row. At position
-        i of row r the value is (i * step + r * shift) % length.
+        """The length of the last axis, and the increments per position and per row, for `range` and `permutation`.
+
+        At position i of row r the value is (i * step + r * shift) % length.
         """
         length = self.shape[-1]
         if self.fill == "range":
@@ -199,7 +200,7 @@ class Array:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole array."""
+        """Size of the whole array in bytes."""
         return self.elements * TYPES[self.dtype].size_bytes
 
 
@@ -210,11 +211,11 @@ class ArrayTemplate:
     name: str
     role: Role
     shapes: Mapping[str, tuple[Bound, ...]]
-    """by layout; under an empty name if the operation has no layouts"""
+    """layout to extents; the key is empty if the operation has no layouts"""
     type_word: str
     """the word that names the storage type of elements: dtype, or another word of types"""
     dtypes: Mapping[str, str]
-    """storage type of elements, by the values of that word"""
+    """value of that word to the storage type of elements"""
     when: Bound
     fill: Fill
     least: Bound
@@ -222,12 +223,12 @@ class ArrayTemplate:
     low: float
     high: float
     windows: Mapping[str, Mapping[str, Bound]]
-    """by axis, the fields of a Window"""
+    """axis to the fields of its Window"""
     rtol: float | None
     atol: float | None
 
     def evaluate(self, names: Mapping[str, Value], runtime: Sequence[str]) -> Array:
-        """The array of a problem with these names."""
+        """Return the array of a problem, given the problem's values by name."""
         extents = self.shapes[""] if "" in self.shapes else self.shapes[str(names["layout"])]
         return Array(
             name=self.name,

@@ -1,6 +1,6 @@
-"""An operation without its kernels: its sizes, arrays and cost, as its folder's `operation.toml` declares them.
+"""An operation without its kernels: the sizes, arrays and cost that its folder's `operation.toml` declares.
 
-All code that loops over the arrays of a problem, or over its sizes, uses it.
+All code that loops over the arrays or sizes of a problem uses this module.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from autotune.trial import Value
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
-DATA = "data.py"  # next to it: test data of arrays with `fill = "data"`
-RESERVED = ("packed_w", "workspace", "i")  # other arguments of kernels than arrays and run-time sizes
+DATA = "data.py"  # next to `operation.toml`: test data of arrays with `fill = "data"`
+RESERVED = ("packed_w", "workspace", "i")  # arguments of kernels other than arrays and run-time sizes
 _ACTIVATIONS = ("identity", *BY_WORD)  # the activations that "all" means
-_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # of an export's functions, in addition to arrays
+_OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # further arguments of an export's functions
 _KEYS = {
     *("runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost", "errors", "independent"),
     "families",
@@ -52,19 +52,19 @@ _SIMILARITY = ("factors", "differences", "kinds")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operation as its file declares it. Two of one name and one text are equal, and pickled as their texts."""
+    """An operation as declared in its file. Operations with equal names and texts are equal and pickled as texts."""
 
     name: str
     folder: Path
-    """the folder of its file, its reference and its families"""
+    """the folder with the operation's file, reference and families"""
     text: str
-    """the file's"""
+    """content of the operation's file"""
     references: tuple[tuple[str, str], ...]
     """name and text of each reference in the folder (one is required) and of data.py; empty for an operation
     from a database
     """
     runtime: tuple[str, ...]
-    """the sizes that a kernel takes when it is launched, in the order of its C interface"""
+    """the sizes that are passed to a kernel at launch, in the order of the C interface"""
     sizes: tuple[Size, ...]
     words: Mapping[str, tuple[str, ...]]
     """the values of each enumeration; the first is the default"""
@@ -98,12 +98,12 @@ class Operation:
 
     @property
     def numbers(self) -> frozenset[str]:
-        """The names of numbers, which are never negative."""
+        """The names that are not enumerations; their values are never negative."""
         return self.names - self.enumerations.keys()
 
     @property
     def numeric_names(self) -> frozenset[str]:
-        """The names of numbers: sizes, and derived values that are numbers."""
+        """The names whose values are numbers: the sizes and some of the derived values."""
         sizes = frozenset(size.name for size in self.sizes)
         return number_names(sizes, ((name, bound.expression) for name, bound in self.derived))
 
@@ -113,15 +113,15 @@ class Operation:
         return {**self.words, **{part.name: part.values for part in self.parts}}
 
     def parts_of(self, word: str) -> tuple[Part, ...]:
-        """The parts of an enumeration's words; empty if its words have none."""
+        """Return the parts of an enumeration's words; empty if the words have no parts."""
         return tuple(part for part in self.parts if part.word == word)
 
     def names_of(self, *roles: Role) -> tuple[str, ...]:
-        """Names of the arrays of these roles, in the file's order."""
+        """Return the names of the arrays with these roles, in the file's order."""
         return tuple(array.name for array in self.arrays if array.role in roles)
 
     def seed(self, name: str) -> int:
-        """The seed of an array's test data: its place in the file."""
+        """Return the seed of an array's test data: the array's position in the file."""
         return [array.name for array in self.arrays].index(name)
 
     @property
@@ -142,17 +142,17 @@ class Operation:
 
     @property
     def leading(self) -> str:
-        """The first run-time size, such as conv2d's n: test data repeat along it, and it is a network's batch size."""
+        """The first run-time size, such as conv2d's n: a network's batch size, along which test data repeat."""
         return self.runtime[0]
 
     @property
     def runtime_name(self) -> str:
-        """The run-time sizes in messages: `n`, or `batch x m` of several."""
+        """The run-time sizes as messages name them: `n`, or `batch x m` if there are several."""
         return " x ".join(self.runtime)
 
     @property
     def changing(self) -> frozenset[str]:
-        """The run-time sizes, and the derived sizes that follow from them."""
+        """The run-time sizes, and the derived sizes that depend on them."""
         found = set(self.runtime)
         for name, bound in self.derived:
             if bound.names & found:
@@ -160,7 +160,7 @@ class Operation:
         return frozenset(found)
 
     def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
-        """Every size and word of a problem in the file's order, with defaults for missing ones.
+        """Return every size and word of a problem in the file's order; missing ones get their defaults.
 
         Raises StudyError for an unknown name, and for a missing size without a default.
         """
@@ -177,7 +177,7 @@ class Operation:
         return {**values, **{name: given.get(name, words[0]) for name, words in self.words.items()}}
 
     def names_from(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Sizes and words of a problem, the parts of the words, and the values derived from the sizes."""
+        """Return a problem's sizes and words, the parts of the words, and the derived values, by name."""
         names = {**values, **{part.name: part.of[str(values[part.word])] for part in self.parts}}
         for name, bound in self.derived:
             if bound.names <= names.keys():
@@ -185,7 +185,7 @@ class Operation:
         return names
 
     def check(self, values: Mapping[str, Value]) -> None:
-        """Raise StudyError if sizes and words make no valid problem."""
+        """Raise StudyError if the sizes and words do not make a valid problem."""
         for size in self.sizes:
             value = values[size.name]
             if isinstance(value, bool) or not isinstance(value, int):
@@ -202,20 +202,21 @@ class Operation:
                 raise StudyError(why)
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
-        """The arrays of a problem with these names, in the file's order, without arrays that it does not have."""
+        """Return the arrays of a problem in the file's order, omitting arrays whose `when` does not hold."""
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
 @lru_cache
 def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
-    """Parse the text of an operation's file; the operation is named after the folder. Raises TemplateError naming the
-    dotted key.
+    """Parse the text of an operation's file; the operation is named after the folder.
+
+    Raises TemplateError naming the dotted key.
     """
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
 
 
 class _Reader:
-    """Reads the file's tables with errors that name the dotted key."""
+    """Reads the tables of an operation's file; errors name the dotted key."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         self.folder = folder
@@ -289,7 +290,7 @@ class _Reader:
         )
 
     def message(self, text: str) -> str:
-        """The text of a rule's error, with its expressions parsed."""
+        """Return the text of a rule's error after checking that its expressions parse."""
         if not text.strip() or not text.isprintable():
             what = "expected a message of one line, for where the rule does not hold"
             raise self.table.error("rules", f"{text!r}: {what}")
@@ -301,7 +302,7 @@ class _Reader:
         return text
 
     def check_names(self) -> None:
-        """Check that sizes, words, their parts and derived sizes have distinct names that are valid in C++."""
+        """Check that sizes, words, parts of words and derived values have distinct names that are valid in C++."""
         taken = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
         parts = [self.section("parts").table(name, "") for name in self.section("parts").content]
         for table in (*map(self.section, ("sizes", "words", "derived")), *parts):
@@ -316,7 +317,7 @@ class _Reader:
                 raise self.section("parts").error(name, "a size has this name; choose another one")
 
     def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: Sequence[str]) -> None:
-        """Check that arrays have distinct argument names, and that their parts are where test data repeat."""
+        """Check that the arrays' argument names are distinct, and that the leading size can only be the first axis."""
         independent = self.table.flag("independent", default=True)
         leading, taken = runtime[0], {*runtime, *RESERVED, *_OF_ARGUMENTS}
         for index, array in enumerate(arrays):
@@ -361,12 +362,12 @@ class _Reader:
         for word in words:
             if words.count(word) > 1:
                 raise table.error(name, f"{word!r} occurs twice")
-            if not is_name(word) and name != "dtype":  # which has words of its own
+            if not is_name(word) and name != "dtype":  # the storage types need not be valid names
                 raise table.error(name, what_is_wrong(word))
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        """All words of an enumeration of two parts, beginning with the words in [words], and the parts."""
+        """Return all words of an enumeration with two parts, beginning with the words in [words], and the two parts."""
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")
@@ -406,6 +407,6 @@ class _Reader:
 
 
 def _first_or_not(extents: tuple[Bound, ...], leading: str) -> bool:
-    """Whether the leading size is the first axis of an array, or none of its axes."""
+    """Whether the leading size occurs in no extent of an array, or is exactly the first extent."""
     first, *others = extents
     return not any(leading in each.names for each in (others if first.expression.text == leading else extents))

@@ -1,4 +1,4 @@
-"""Find operations: the bundled ones, and the operations in folders of a user's directories."""
+"""Find operations: bundled ones, and operations declared in a user's directories."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from autotune.text_file import read_text
 from autotune.toml_table import did_you_mean
 
 CONV2D = "conv2d"
-"""The operation that has a typed record, `Conv2dProblem`."""
+"""The name of the operation that has a typed record, `Conv2dProblem`."""
 CONV = "conv"
-"""Convolutions of one to three dimensions, padded on either side; its names of sizes are known for conv2d, too."""
+"""The name of the operation for convolutions of one to three dimensions, padded on either side.
+conv2d defines the same names of sizes.
+"""
 
 
 @lru_cache
 def operation(name: str) -> Operation:
-    """A bundled operation, read once. Raises TemplateError for a name that is not bundled, or naming the dotted key."""
+    """Return a bundled operation, reading its file once.
+
+    Raises TemplateError for a name that is not bundled, and for an invalid file, naming the dotted key.
+    """
     names = _declared_in(shipped("templates"))
     if name not in names:
         raise TemplateError(f"no operation {quoted(name)}{did_you_mean(name, names)}; there are {', '.join(names)}")
@@ -30,7 +35,7 @@ def operation(name: str) -> Operation:
 
 
 def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Every operation by name: the bundled ones, then the operations in folders of `directories`.
+    """Return every operation by name: the bundled ones, then the operations in folders of `directories`.
 
     Raises TemplateError for an invalid file, and for a second operation with the same name.
     """
@@ -50,7 +55,7 @@ def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
 
 
 def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
-    """The operation of this name: a bundled one, else the first that a folder in the directories declares.
+    """Return the operation with this name: a bundled one, or else the first one declared in the directories.
 
     Raises TemplateError if there is none.
     """
@@ -68,10 +73,10 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
 
 
 def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
-    """Of operations that a results database declares, those whose folders are next to a study's file or in the current
-    directory.
+    """Return the operations of a results database whose folders exist here, read from these folders.
 
-    `what` is such a file, or the name of a study or layer. Raises TemplateError for an invalid file.
+    "Here" is the current directory and, if `what` is the path of a study file, the directory of that file. Otherwise
+    `what` is the name of a study or layer. Raises TemplateError for an invalid file.
     """
     names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
     own = (name for name in names if name not in _declared_in(shipped("templates")))
@@ -83,12 +88,12 @@ def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> t
 
 
 def _declared_in(directory: Path) -> tuple[str, ...]:
-    """Names of the folders that declare an operation."""
+    """Return the names of the folders that declare an operation."""
     return tuple(path.parent.name for path in sorted(directory.glob(f"*/{FILE}")))
 
 
 def read_operation(folder: Path) -> Operation:
-    """The operation that a folder declares. Raises TemplateError naming the dotted key."""
+    """Read the operation that a folder declares. Raises TemplateError naming the dotted key."""
     paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE, folder / DATA) if path.exists())
     references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
     found = parse_operation(folder, read_text(folder / FILE, TemplateError), references)

@@ -1,11 +1,11 @@
-"""The storage types of arrays: their names in C++ and NumPy, their numbers and their rounding."""
+"""The storage types of arrays: C++ and NumPy names, ranges of whole numbers, and rounding."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_EXACT = 2**53  # whole numbers that the float64 of references holds
+_EXACT = 2**53  # whole numbers up to this one are exact in the float64 of references
 _F32_BITS = 23  # fraction bits
 
 
@@ -15,24 +15,24 @@ class StorageType:
 
     name: str
     cuda: str
-    """its name in kernels"""
+    """the type's name in kernels"""
     size_bytes: int
     whole: tuple[int, int]
     """the range of whole numbers in test data"""
     accuracy: str
     """the accuracy class of a study of this type"""
     fraction_bits: int = 0
-    """0: it is a type of integers"""
+    """0 for an integer type"""
     least_exponent: int = 0
-    """of its normal numbers, if outputs are compared near them"""
+    """exponent of the smallest normal number; 0 if outputs never come near it"""
     numpy: str = ""
-    """its NumPy dtype, if there is one"""
+    """the NumPy dtype; empty if NumPy has none"""
     header: str = ""
-    """the CUDA header that declares it"""
+    """the CUDA header that declares the type"""
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds fractions."""
+        """Whether the type is a floating-point type."""
         return self.fraction_bits > 0
 
     @property
@@ -61,7 +61,7 @@ TYPES: Mapping[str, StorageType] = {
         StorageType("i64", "long long", 8, (-_EXACT, _EXACT), "fp32", numpy="<i8"),
     )
 }
-"""By name; the C interface of exports numbers them in this order."""
+"""Storage types by name; the C interface of exports numbers them in this order."""
 SCALAR_TYPES = ("f32", "f64", "i32", "i64")
-"""types of numbers that kernels take by value"""
+"""Storage types of the numbers that kernels take by value."""
 FLOATS = tuple(name for name, each in TYPES.items() if each.is_float)
