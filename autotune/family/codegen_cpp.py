@@ -1,4 +1,4 @@
-"""A header's expression with parameters and device as constants, as text for people and as C++.
+"""Write a header's expression, with parameters and device as constants, as text for people and as C++.
 
 In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, so
 that C++ does not compute it in 32 bits.
@@ -21,17 +21,17 @@ _NOT_IN_CPP = ("**", "bank_conflicts")
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """The rest of an expression: its value if that is known, and its text in a header and in C++."""
+    """What folding leaves of an expression: the value if it is known, and the text in a header and in C++."""
 
     text: str
     cpp: str
     value: Evaluated | None = None
-    """None: it depends on the problem"""
+    """None: the value depends on the problem"""
     binds: int = _ATOM
     natural: bool = False
-    """never negative, so C++ divides it as Python does"""
+    """whether the value is never negative, so that C++ divides it as Python does"""
     plain: bool = False
-    """an int or a bool in C++ rather than a Whole, so it would be computed in 32 bits"""
+    """whether the value is an int or a bool in C++ rather than a Whole, so that C++ would compute in 32 bits"""
 
 
 def fold(
@@ -39,14 +39,14 @@ def fold(
 ) -> Folded:
     """Fold the constants of an expression about a problem of an operation.
 
-    `natural` are unknown names that are never negative, in addition to the problem's sizes. Raises TemplateError for
-    what C++ cannot express: a power, bank conflicts, or a list that depends on the problem.
+    `natural` lists unknown names whose values are never negative, in addition to the problem's sizes. Raises
+    TemplateError for a part that C++ cannot express: a power, bank conflicts, or a list that depends on the problem.
     """
     return _Writer(expression, declared, natural | declared.numbers).write(expression.folded(known))
 
 
 def _constant(value: Evaluated, kind: str = "") -> Folded:
-    """A value; `kind` names the enumeration of a word, and is empty for a word that C++ does not know."""
+    """Write a value; `kind` names the enumeration of a word, and is empty for a word that C++ does not know."""
     if isinstance(value, bool):
         return Folded(str(value).lower(), str(value).lower(), value, natural=True, plain=True)
     if isinstance(value, int):
@@ -58,7 +58,7 @@ def _constant(value: Evaluated, kind: str = "") -> Folded:
 
 
 def _cpp_name(name: str, declared: Operation) -> str:
-    """A problem's field becomes a member, a value derived from fields a method; other names stay."""
+    """Translate a name: a problem's field becomes a member, a value derived from fields a method; other names stay."""
     if name not in declared.names:
         return name
     methods = (*(part.name for part in declared.parts), *(derived for derived, _ in declared.derived))
@@ -107,7 +107,7 @@ class _Writer:
                 raise self.expression.error("has a part that C++ cannot express")
 
     def kind(self, *sides: Tree) -> str:
-        """The enumeration of the words in a comparison; empty for numbers."""
+        """Return the enumeration of the words in a comparison; empty for numbers."""
         words = self.declared.enumerations
         return next((side.name for side in sides if isinstance(side, Name) and side.name in words), "")
 
@@ -156,14 +156,14 @@ def _choice(test: Folded, then: Folded, otherwise: Folded) -> Folded:
 
 
 def _between(sign: str, left: Folded, right: Folded) -> Folded:
-    """A comparison."""
+    """Write a comparison."""
     text = sign.join(_held(side.text, side, _SUM) for side in (left, right))
     cpp = sign.join(_held(side.cpp, side, _SUM) for side in (left, right))
     return Folded(text, cpp, None, _COMPARED, natural=True, plain=True)
 
 
 def _whole(part: Folded) -> Folded:
-    """The same as a Whole."""
+    """Convert a part to a Whole."""
     return replace(part, cpp=f"Whole({part.cpp})", binds=_ATOM, plain=False) if part.plain else part
 
 
@@ -192,7 +192,7 @@ def _called(name: str, arguments: list[Folded]) -> Folded:
         return arguments[0]
     text = f"{name}({', '.join(argument.text for argument in arguments)})"
     *rest, cpp = [argument.cpp for argument in arguments]
-    if name in ("min", "max"):  # two at a time
+    if name in ("min", "max"):  # the C++ functions take two arguments
         for argument in reversed(rest):
             cpp = f"{name}({argument}, {cpp})"
     else:
@@ -201,5 +201,5 @@ def _called(name: str, arguments: list[Folded]) -> Folded:
 
 
 def _held(text: str, part: Folded, binds: int) -> str:
-    """The text of a part, in parentheses if its precedence is too low."""
+    """Return the text of a part, in parentheses if the part's precedence is too low."""
     return text if part.binds >= binds else f"({text})"

@@ -1,6 +1,6 @@
-"""template -> space: the rows of value indices that break no rule.
+"""template -> space: find the rows of value indices that break no rule.
 
-Parameters are nested in the header's order. Each rule is checked at the first depth at which everything it needs is
+Parameters are nested in the header's order. Each rule is checked at the first depth where all values that it needs are
 known, so a subtree without feasible configs is never entered. Many rows are processed together, as columns.
 """
 
@@ -20,45 +20,45 @@ from autotune.trial import Value
 Rows = npt.NDArray[np.int16]
 """Value indices of configs, or of the first parameters of configs [rows, parameters]."""
 
-CHUNK = 1 << 15  # rows processed together; bounds the memory
+CHUNK = 1 << 15  # rows processed together, which bounds the memory
 LEAST_CHUNK = 1 << 9  # the same if only the first feasible row is wanted
 PATHS = 1 << 12  # random paths followed together
-_POSITION = ""  # a column of numbers instead of names
+_POSITION = ""  # key of the column with the rows' positions
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition with everything folded in except the parameters."""
+    """A condition into which all values except the parameters are folded."""
 
     reason: str
     kind: str
     """the trial's reason: `constraint`, `pruned` (of the header), `resource_limit` (of the device), `accuracy_class`"""
     needs: frozenset[str]
-    """parameters it depends on, also through derived values"""
+    """parameters that the rule depends on, directly or through derived values"""
     holds: Bound
     limit: int | None = None
-    """if set, the rule is: the value of `holds` is at most this"""
+    """if set, the value of `holds` must be at most this number"""
 
     @property
     def expression(self) -> Expression:
-        """The rule as one expression, without folding."""
+        """The rule as a single expression, without folded values."""
         value = self.holds.expression
         return value if self.limit is None else Expression(f"({value.text}) <= {self.limit}", value.where)
 
     def met(self, names: Mapping[str, Value]) -> bool:
-        """Whether the rule holds."""
+        """Return whether the rule holds."""
         value = self.holds.integer(names)
         return value <= self.limit if self.limit is not None else bool(value)
 
     def violated(self, names: Mapping[str, Value]) -> str:
-        """The error; empty if the rule holds."""
+        """Return the error; empty if the rule holds."""
         if self.limit is None:
             return "" if self.holds.integer(names) else self.reason
         value = self.holds.integer(names)
         return "" if value <= self.limit else f"{self.reason}: {value} exceeds {self.limit}"
 
     def kept(self, columns: Columns) -> Columns:
-        """The rows for which the rule holds."""
+        """Select the rows for which the rule holds."""
         value = self.holds.column(columns)
         holds = np.not_equal(value, 0) if self.limit is None else np.less_equal(value, self.limit)
         return columns.where(holds.astype(np.bool_))
@@ -69,7 +69,7 @@ class Level:
     """The derived values and rules that become known when one more parameter has its value."""
 
     before: list[Rule] = field(default_factory=list)
-    """rules that need no derived value of this level; they guard the derived expressions"""
+    """rules that need no derived value of this level; they are checked first and guard the derived expressions"""
     derived: list[tuple[str, Bound]] = field(default_factory=list)
     after: list[Rule] = field(default_factory=list)
 
@@ -86,7 +86,7 @@ class Level:
         return None
 
     def kept(self, columns: Columns) -> Columns:
-        """The rows that break no rule, with the derived values in additional columns."""
+        """Select the rows that break no rule, with the derived values in additional columns."""
         for rule in self.before:
             columns = rule.kept(columns)
         for name, bound in self.derived:
@@ -112,9 +112,9 @@ class Tree:
         """the names that later levels use"""
 
     def feasible(self, *, most: int, visits: int) -> tuple[Rows, bool]:
-        """Feasible rows in lexicographic order, and whether there are no others.
+        """Return feasible rows in lexicographic order, and whether these are all feasible rows.
 
-        Stops at more than `most` rows, or after about `visits` partial configs.
+        The search stops at more than `most` rows, or after about `visits` partial configs.
         """
         width, chunk = len(self._params), min(CHUNK, LEAST_CHUNK * (1 + most))
         parts, count, visited = [self._no_rows], 0, 1
@@ -140,10 +140,10 @@ class Tree:
         return np.concatenate(parts), not waiting and count <= most
 
     def sampled(self, rng: np.random.Generator, *, most: int, visits: int) -> Rows:
-        """Up to `most` distinct feasible rows, drawn at random, in lexicographic order.
+        """Draw up to `most` distinct feasible rows at random; return them in lexicographic order.
 
-        A path draws the next parameter's value from those that break no rule, with equal probability, and ends if there
-        is none. Stops after about `visits` partial configs.
+        A path draws each parameter's value, with equal probability, from the values that break no rule. It ends if
+        there is no such value. The search stops after about `visits` partial configs.
         """
         parts, count = [self._no_rows], 0
         while count < most and visits > 0:
@@ -168,7 +168,7 @@ class Tree:
         return np.zeros((0, len(self._params)), np.int16)
 
     def _grown(self, rows: Rows, columns: Columns) -> tuple[Rows, Columns]:
-        """Every row with each value of the next parameter."""
+        """Extend every row by each value of the next parameter."""
         param, table = self._params[rows.shape[1]], self._tables[rows.shape[1]]
         parent = np.repeat(np.arange(len(rows)), len(table))
         values = np.tile(np.arange(len(table), dtype=np.int16), len(rows))
@@ -177,7 +177,7 @@ class Tree:
         return np.column_stack([rows[parent], values]), columns
 
     def _kept(self, depth: int, columns: Columns) -> tuple[npt.NDArray[np.intp], Columns]:
-        """The positions of partial configs that break no rule of a level, and the columns that later levels need."""
+        """Return positions of partial configs that break no rule of a level, and the columns that later levels need."""
         columns[_POSITION] = np.arange(columns.size)
         kept = self._levels[depth].kept(columns)
         needed = {name: kept[name] for name in self._needed[depth] if name in kept}

@@ -21,13 +21,14 @@ _LARGEST = 2**53  # limit of the results database
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
-    """The source of one config. Raises Rejected('invalid_config', ...) if it breaks a rule of the space and
-    TemplateError if the body fails.
+    """Render the source of one config.
+
+    Raises Rejected('invalid_config', ...) if the config breaks a rule of the space, TemplateError if the body fails.
     """
     names = bound.check(config)
     template = bound.template
     for expression in (template.padded_work, *(passes for _, passes in template.bank_conflicts)):
-        bound.bind(expression).integer(names)  # nothing depends on it, but an expression that raises is an error
+        bound.bind(expression).integer(names)  # the value is not used, but an expression that raises is an error
     entries = dict.fromkeys(
         stage.entry
         for stage in (*template.prepare, *template.stages)
@@ -38,11 +39,13 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 
 
 def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
-    """The same program at other run-time sizes, with its launches and sizes evaluated again.
+    """Evaluate the launches and sizes of a rendered program again for the run-time sizes of `bound`.
 
-    The rules of the space are ignored: they may exclude configs that are wasteful for few images, but a kernel must run
-    any number, as in an exported library. Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that no
-    device can make, TemplateError as `render` does.
+    Rules other than resource limits are ignored: they may exclude configs that are wasteful for few images, but a
+    kernel must run for any number of images, as in an exported library.
+
+    Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that the device cannot make, and TemplateError
+    as `render` does.
     """
     names = bound.names(source.config)
     for rule in bound.all_rules:
@@ -89,7 +92,7 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
 
 
 def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
-    """The body's text with includes inlined: self-contained CUDA C++."""
+    """Render the body and inline its includes; the result is self-contained CUDA C++."""
     template = bound.template
     try:
         text = bound.body.render(visible_names(bound, names))
@@ -106,8 +109,9 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
-    """The names that a family's body can use: the config's and the problem's. Run-time sizes such as n are left out,
-    because the text must not depend on them.
+    """Return the values that a family's body can use: the config's names and the problem's.
+
+    Run-time sizes such as n are omitted, because the text must not depend on them.
     """
     changing = bound.problem.operation.changing
     visible = {name: value for name, value in bound.problem.names().items() if name not in changing}
@@ -123,12 +127,12 @@ def render_words(text: str, values: Mapping[str, object], where: str) -> str:
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
-    """The stages of a family that a config has, evaluated without rendering."""
+    """Evaluate the stages that a config launches, without rendering."""
     return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
 
 
 def tensor_maps(bound: BoundTemplate, names: dict[str, Value]) -> tuple[NamedTensorMap, ...]:
-    """A config's tensor maps. Raises TemplateError for one that the driver would not encode."""
+    """Evaluate a config's tensor maps. Raises TemplateError for a map that the driver would not encode."""
     found: dict[str, NamedTensorMap] = {}
     for template in bound.tensor_maps():
         if template.name not in found and bound.bind(template.when).integer(names):
@@ -156,9 +160,7 @@ def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) 
 
 
 def _size(bound: BoundTemplate, expression: Expression, names: dict[str, Value], *, least: int = 0) -> int:
-    """The value of an expression. Raises TemplateError for a value that the results database would not accept as a
-    size.
-    """
+    """Evaluate an expression. Raises TemplateError for a value that the results database would not accept as a size."""
     value = bound.bind(expression).integer(names)
     if not least <= value <= _LARGEST:
         raise expression.error(f"is not a size: expected {least} to 2^53, got {value}")

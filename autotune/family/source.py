@@ -16,15 +16,15 @@ from autotune.trial import Config
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One kernel of the forward pass, launch geometry evaluated for the problem's n."""
+    """One kernel of the forward pass; the launch geometry is evaluated for the problem's run-time sizes."""
 
     entry: str
     args: tuple[str, ...]
-    """names from x, w, bias, y, packed_w, workspace, n, i, and of tensor maps"""
+    """names of arrays, run-time sizes, packed_w, workspace, i and tensor maps"""
     block: tuple[int, int, int]
     grid: tuple[int, int, int]
     smem_bytes: int
-    """dynamic shared memory"""
+    """dynamic shared memory per block, bytes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ConstantSymbol:
 
     name: str
     origin: str
-    """the argument that it is copied from: w, bias or packed_w"""
+    """the argument that the array is copied from: weights or packed_w"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class KernelSource:
     config: Config
     program: Program
     prepare: tuple[Stage, ...]
-    """run once per set of weights, writes packed_w"""
+    """launches that run once per set of weights and write packed_w"""
     stages: tuple[Stage, ...]
-    """run in order, `loop_count` times with i = 0, 1, ..."""
+    """launches that run in order, `loop_count` times with i = 0, 1, ..."""
     loop_count: int
     constants: tuple[ConstantSymbol, ...]
     packed_w_bytes: int
@@ -56,12 +56,12 @@ class KernelSource:
     error_factor: int = 1
     """factor on the error bound of the accuracy class"""
     flops: int | None = None
-    """floating-point operations of its algorithm, if it is not the direct convolution"""
+    """floating-point operations of the kernel's algorithm; None for the direct algorithm"""
     tensor_maps: tuple[NamedTensorMap, ...] = ()
-    """encoded for n images, for the arrays of a pass"""
+    """the tensor maps, to be encoded for the arrays of a pass"""
 
     hash: str = field(init=False, compare=False, repr=False)
-    """identity: SHA-256 of everything that affects the run and of the text, with its comments, but not the family"""
+    """identity: SHA-256 of the text, comments included, and of all else that affects the run, but not the family"""
 
     def __post_init__(self) -> None:
         launches: dict[str, object] = {
@@ -80,11 +80,11 @@ class KernelSource:
         if self.tensor_maps:
             launches["tensor_maps"] = [fields_of(each) for each in self.tensor_maps]
         text = self.program.hash + json.dumps(launches, sort_keys=True)
-        # used at every step of a trial, so computed once
+        # computed once, because every step of a trial uses it
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest())
 
 
 def fields_of(record: Stage | ConstantSymbol | NamedTensorMap | TensorMap) -> dict[str, object]:
-    """A record's fields for JSON. (`dataclasses.asdict` copies deeply, which takes as long as storing them.)"""
+    """Return a record's fields for JSON. (`dataclasses.asdict` makes deep copies, which doubles the time.)"""
     values = ((each.name, getattr(record, each.name)) for each in fields(record))
     return {name: fields_of(value) if isinstance(value, TensorMap) else value for name, value in values}

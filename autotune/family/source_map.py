@@ -1,7 +1,7 @@
 """Map each line of a rendered text to the line of the family's file, or of an included file, that wrote it.
 
-The text itself has no such information, because people read it and it is hashed. On request it is rendered again, by
-the same steps, from a template whose lines end in marks.
+The text itself contains no such information, because people read it and its hash identifies it. On request the text is
+rendered again, by the same steps, from a template whose lines end in marks.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def with_source_lines(message: str, template: KernelTemplate, source: KernelSour
 
 
 def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> tuple[str, ...]:
-    """`FILE:LINE` for each line of a rendered text, empty for lines without one.
+    """Return `FILE:LINE` for each line of a rendered text; empty for a line of unknown origin.
 
-    The result is empty if the family now renders another text.
+    The tuple is empty if the family now renders a different text.
     """
     try:
         bound = BoundTemplate(template, source.problem, device)
@@ -63,7 +63,7 @@ def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) 
 
 
 class _MarkedMacros(BaseLoader):
-    """Loads the files that a family imports, with marks like the family's own."""
+    """Loads the files that a family imports, with marks like those of the family itself."""
 
     def load(self, environment: Environment, name: str, *_: object, **__: object) -> Template:
         path = shipped("templates") / name
@@ -71,7 +71,7 @@ class _MarkedMacros(BaseLoader):
 
 
 def _marked_body(template: KernelTemplate) -> Template:
-    """The family's file compiled by Jinja, with the origin at the end of each line of the output."""
+    """Compile a family's file with Jinja, so that each line of the output ends with its origin."""
     jinja = environment()
     jinja.loader = _MarkedMacros()
     return _marked(jinja, template.path, template.text)
@@ -89,12 +89,12 @@ def _place(name: str, first: int = 1) -> Callable[[int], str]:
 
 
 def _unmarked_blanks(text: str) -> str:
-    """The text without marks in otherwise empty lines, because consecutive empty lines are merged."""
+    """Remove the marks from otherwise empty lines, so that consecutive empty lines can be merged."""
     return _ONLY_MARKS.sub("", text)
 
 
 def _marked_lines(text: str, place: Callable[[int], str]) -> str:
-    """The text with a mark before each line's end."""
+    """Put a mark at the end of each line."""
     lines: Sequence[str] = text.split("\n")
     marked = [f"{line}{MARK % place(at)}" for at, line in enumerate(lines[:-1])]
     return "\n".join([*marked, lines[-1]])

@@ -33,11 +33,11 @@ class Admission:
     accuracy: tuple[str, ...] = ACCURACY_CLASSES
     workspace_limit_bytes: int = 1 << 62
     listed: frozenset[Config] | None = None
-    """the only configs admitted, for a device that can evaluate no others; None: all"""
+    """the only configs that are admitted, for a device that can evaluate no others; None: all configs"""
     prune: bool = False
     """whether the families' `[prune]` applies, which excludes legal configs that are not worth searching"""
     by_dtype: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """accuracy classes for other storage types, for a predicate that covers several types"""
+    """storage type to accuracy classes, for a predicate that covers several storage types"""
 
 
 class BoundTemplate:
@@ -55,7 +55,7 @@ class BoundTemplate:
 
     @cached_property
     def derived(self) -> tuple[tuple[str, Bound], ...]:
-        """The header's derived values, by name, in its order."""
+        """The header's derived values with their names, in the header's order."""
         return tuple((name, expression.bind(self.known)) for name, expression in self.template.derived)
 
     @cached_property
@@ -67,7 +67,7 @@ class BoundTemplate:
         return needs
 
     def bind(self, expression: Expression) -> Bound:
-        """One expression of the header, ready to evaluate for a config's names."""
+        """Prepare an expression of the header for evaluation with a config's names."""
         if expression not in self._bound:
             self._bound[expression] = expression.bind(self.known)
         return self._bound[expression]
@@ -79,7 +79,7 @@ class BoundTemplate:
 
     @cached_property
     def listed(self) -> frozenset[Config] | None:
-        """The only admitted configs of the family, with its current parameters; None: all."""
+        """The only admitted configs of the family, converted to its current parameters; None: all configs."""
         if self.admission.listed is None:
             return None
         return frozenset(filter(None, map(self.template.current_config, self.admission.listed)))
@@ -91,9 +91,9 @@ class BoundTemplate:
 
     @cached_property
     def unmet(self) -> str:
-        """The first condition of the family that this problem or device does not meet; empty if it meets all.
+        """The first condition of the family that the problem or the device does not meet; empty if all are met.
 
-        A family must read every input that the problem has.
+        One of the conditions is that the family reads every input of the problem.
         """
         template = self.template
         if template.operation.name != self.problem.operation.name:
@@ -107,7 +107,7 @@ class BoundTemplate:
 
     @cached_property
     def legal(self) -> BoundTemplate:
-        """The same family and problem with all legal configs, worth searching or not."""
+        """The same family and problem with all legal configs, whether or not they are worth searching."""
         return BoundTemplate(self.template, self.problem, self.device, replace(self.admission, prune=False))
 
     @cached_property
@@ -117,16 +117,16 @@ class BoundTemplate:
 
     @cached_property
     def _absent(self) -> frozenset[str]:
-        """The operation's optional inputs that this problem does not have, and their tensor maps."""
+        """Names of the operation's optional inputs that this problem lacks, and of the tensor maps of such inputs."""
         absent = set(self.problem.operation.names_of("in", "inout")) - {array.name for array in self.problem.arrays}
         return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
 
     def arguments(self, stage: StageTemplate) -> tuple[str, ...]:
-        """A stage's arguments, without inputs that the problem does not have."""
+        """Return a stage's arguments, omitting inputs that the problem does not have."""
         return tuple(argument for argument in stage.args if argument not in self._absent)
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
-        """The family's tensor maps of arrays that the problem has."""
+        """Return the family's tensor maps, omitting maps of inputs that the problem does not have."""
         return tuple(each for each in self.template.tensor_maps if each.name not in self._absent)
 
     @cached_property
@@ -194,11 +194,11 @@ class BoundTemplate:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """The values that become known as the parameters get theirs in the header's order."""
+        """The derived values and rules that become known as each parameter, in the header's order, gets its value."""
         return self.levelled(self.rules)
 
     def levelled(self, rules: Sequence[Rule]) -> tuple[Level, ...]:
-        """Derived values and these rules, each at the level at which everything that it needs is known."""
+        """Assign each derived value and each of these rules to the level where all values that it needs are known."""
         depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
         levels = tuple(Level() for _ in range(len(depth) + 1))
         for name, bound in self.derived:
@@ -210,9 +210,10 @@ class BoundTemplate:
         return levels
 
     def check(self, config: Config) -> dict[str, Value]:
-        """The config's names. Raises Rejected('invalid_config', ...) with the reasons of the rules that it breaks.
+        """Return a config's parameters and derived values by name.
 
-        Values and rules are evaluated in the order of the search, so a rule guards the same expressions here.
+        Raises Rejected('invalid_config', ...) with the reasons of all rules that the config breaks. Values and rules
+        are evaluated in the same order as in the search, so a rule guards the same expressions here.
         """
         values = config.params
         known = {param.name for param in self.template.params}
@@ -230,7 +231,7 @@ class BoundTemplate:
         return names
 
     def allows(self, config: Config) -> bool:
-        """Whether the config breaks no rule."""
+        """Return whether the config breaks no rule."""
         try:
             self.check(config)
         except Rejected:
@@ -238,7 +239,7 @@ class BoundTemplate:
         return True
 
     def _broken(self, values: Mapping[str, Value]) -> list[str]:
-        """The reasons of all broken rules, except rules that a broken one guards."""
+        """Return the reasons of all broken rules, except rules that a broken rule guards."""
         names = dict(values)
         for name, bound in self.derived:
             with contextlib.suppress(TemplateError):
@@ -250,7 +251,7 @@ class BoundTemplate:
         return [reason for reason in reasons if reason]
 
     def names(self, config: Config) -> dict[str, Value]:
-        """A config's parameters and derived values, without regard to rules."""
+        """Return a config's parameters and derived values by name, without checking the rules."""
         names = config.params
         for name, bound in self.derived:
             names[name] = bound.value(names)
@@ -258,7 +259,7 @@ class BoundTemplate:
 
 
 def refusal(bound: BoundTemplate, params: Sequence[Param] | None = None) -> str:
-    """Why a given first value of every parameter, or the family's own, is not feasible; empty if it is."""
+    """Return the reason why the config of every parameter's first value is not feasible; empty if it is."""
     firsts = {param.name: param.values[0] for param in params or bound.template.params}
     try:
         bound.check(Config.of(bound.template.name, firsts))
@@ -268,7 +269,7 @@ def refusal(bound: BoundTemplate, params: Sequence[Param] | None = None) -> str:
 
 
 def device_names(device: DeviceInfo) -> dict[str, Value]:
-    """The `device.NAME` values that expressions see."""
+    """Return the `device.NAME` values that expressions can use."""
     return {
         "device.arch": device.arch,
         "device.sm_count": device.sm_count,
@@ -280,15 +281,15 @@ def device_names(device: DeviceInfo) -> dict[str, Value]:
 class SearchSpace:
     """The feasible configs of one family, narrowed by a study, as rows of value indices [m, len(params)].
 
-    The rows are in lexicographic order. If there are more than `most_rows`, they are not enumerated, but
-    `sampled_rows` of them are drawn at random.
+    The rows are in lexicographic order. If there are more than `most_rows` feasible configs, `rows` has up to
+    `sampled_rows` random ones.
     """
 
     template: str
     params: tuple[Param, ...]
     rows: Rows
     complete: bool
-    """whether the rows are complete"""
+    """whether the rows are all feasible configs"""
     padded_work: npt.NDArray[np.int64] | None = None
     """the header's `padded_work` of each row [m]; None if it depends on no parameter"""
 
@@ -319,13 +320,14 @@ class SearchSpace:
 
     @property
     def default(self) -> Config | None:
-        """The config of every parameter's first value if it is listed, else the first config; None if there
-        are none.
+        """The config of the first row, which consists of every parameter's first value if that is feasible.
+
+        None if the space is empty.
         """
         return self.config(0) if len(self.rows) else None
 
     def config(self, row: int) -> Config:
-        """The config in a row."""
+        """Return the config of a row."""
         indices = self.rows[row]
         return Config(
             self.template,
@@ -333,7 +335,7 @@ class SearchSpace:
         )
 
     def row_of(self, config: Config) -> int | None:
-        """The row of a config; None if it is not in this space."""
+        """Return the row of a config; None if the config is not in this space."""
         indices = self.indices(config)
         if indices is None:
             return None
@@ -344,7 +346,7 @@ class SearchSpace:
         return low if low < high else None
 
     def indices(self, config: Config) -> tuple[int, ...] | None:
-        """The value indices of a config; None if it is of another family or has a value that the space excludes."""
+        """Return a config's value indices; None for another family's config or a value that the space excludes."""
         values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
@@ -372,7 +374,7 @@ class SearchSpace:
         return self.bound.bind(template.padded_work).column(columns).astype(np.int64)
 
     def _listed(self, configs: Iterable[Config]) -> Rows:
-        """The rows of the configs that the study admits and that break no rule."""
+        """Return the rows of those configs that the study admits and that break no rule."""
         rows = []
         for config in configs:
             indices = self.indices(config)
@@ -384,7 +386,7 @@ class SearchSpace:
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:
-    """The family's parameters with only the values that a study keeps. Raises StudyError for an unknown one."""
+    """Limit a family's parameters to the values that a study keeps. Raises StudyError for an unknown name or value."""
     known = {param.name: param for param in template.params}
     for name, values in narrowed.items():
         if name not in known:

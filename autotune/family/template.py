@@ -17,12 +17,12 @@ SUFFIX = ".cu.j2"
 COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "waits", "stored_bytes")
 """The keys of a header's `[cost]`; docs/templates.md explains each."""
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
-"""the header at the start of a family's file; the group is TOML"""
+"""Matches the header at the start of a family's file; the group is the header's TOML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tunable parameter: its values in order, the first being the default."""
+    """A tunable parameter and its values in order; the first value is the default."""
 
     name: str
     values: tuple[Value, ...]
@@ -31,7 +31,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a problem, device or config; `reason` states it in words, also in the error for a violation."""
+    """A condition on a problem, device or config; `reason` states it in words and is the error for a violation."""
 
     reason: str
     holds: Expression
@@ -39,7 +39,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class StageTemplate:
-    """A `[[stage]]` or `[[prepare]]` of the header, not yet evaluated."""
+    """A `[[stage]]` or `[[prepare]]` of the header, before it is evaluated for a config."""
 
     entry: str
     args: tuple[str, ...]
@@ -51,7 +51,7 @@ class StageTemplate:
 
 @dataclass(frozen=True, slots=True)
 class ConstantTemplate:
-    """A `[constant]` entry: a __constant__ symbol, its source, and when it exists."""
+    """A `[constant]` entry: a __constant__ symbol, the array that fills it, and the condition under which it exists."""
 
     name: str
     origin: str
@@ -64,48 +64,48 @@ class KernelTemplate:
 
     name: str
     operation: Operation
-    """the operation that its kernels compute"""
+    """the operation that the family's kernels compute"""
     path: Path
     summary: str
     supports: tuple[Condition, ...]
-    """of the problem"""
+    """conditions on the problem"""
     search_when: Expression
-    """the supported problems for which a search includes it"""
+    """condition under which a search includes the family, if the problem is supported"""
     arch: tuple[Condition, ...]
-    """of the device"""
+    """conditions on the device"""
     accuracy: Expression
     deterministic: Expression
     padded_work: Expression
-    """outputs that the device could compute during a launch: the outputs of y, of tiles beyond its edges, and of idle
-    SMs
+    """number of outputs that the device could compute during a launch: the outputs of y, of the parts of tiles beyond
+    its edges, and of idle SMs
     """
     params: tuple[Param, ...]
     derived: tuple[tuple[str, Expression], ...]
-    """in an order in which each uses only earlier ones"""
+    """derived values, ordered so that each uses only earlier ones"""
     constraints: tuple[Condition, ...]
-    """of a config: required by hardware and correctness"""
+    """conditions on a config that hardware and correctness require"""
     prune: tuple[Condition, ...]
-    """conditions on a config that is worth searching"""
+    """conditions on a legal config for it to be worth searching"""
     bank_conflicts: tuple[tuple[str, Expression], ...]
-    """accesses of shared memory, and the additional passes that bank conflicts cost a block of the main stage"""
+    """each access of shared memory, with the additional passes that bank conflicts cost a block of the main stage"""
     cost: Mapping[str, Expression]
-    """of a launch, what the cost model weighs: COST_KEYS; empty: it takes the launch's geometry"""
+    """COST_KEYS to quantities of a launch that the cost model weighs; empty: the model uses the launch geometry"""
     error_factor: Expression
-    """factor of the algorithm on the error bound of the accuracy class"""
+    """factor by which the algorithm enlarges the error bound of the accuracy class"""
     flops: Expression
     """floating-point operations of the family's algorithm"""
     constants: tuple[ConstantTemplate, ...]
     tensor_maps: tuple[TensorMapTemplate, ...]
-    """if several have one name, a config uses the first whose `when` holds"""
+    """if several maps share a name, a config uses the first one whose `when` holds"""
     prepare: tuple[StageTemplate, ...]
     stages: tuple[StageTemplate, ...]
     packed_w_bytes: Expression
     workspace_bytes: Expression
     loop_count: Expression
     baseline: bool
-    """whether it is a baseline, with which finals compare the winner"""
+    """whether the family is a baseline, with which finals compare the winner"""
     optional_words: tuple[str, ...]
-    """words that only some of the operations that share the family have"""
+    """words that exist only in some of the operations that share the family"""
     text: str
     """the whole file, header included"""
     includes: tuple[tuple[str, str], ...]
@@ -113,17 +113,17 @@ class KernelTemplate:
 
     @property
     def base(self) -> str:
-        """Its name in the operation of its file's folder, which need not be the one that it serves."""
+        """The name of the family's file without its suffix; families that share a file have the same base."""
         return self.path.name.removesuffix(SUFFIX)
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the file and of its included files."""
+        """SHA-256 of the family's file and its included files."""
         return hashlib.sha256("\0".join((self.text, *(text for _, text in self.includes))).encode()).hexdigest()
 
     @property
     def changing(self) -> frozenset[str]:
-        """The run-time sizes, and the operation's and its own derived values that follow from them."""
+        """The run-time sizes, and the operation's and the family's derived values that depend on them."""
         found = set(self.operation.changing)
         for name, expression in self.derived:
             if expression.names & found:
@@ -132,7 +132,7 @@ class KernelTemplate:
 
     @property
     def read(self) -> frozenset[str]:
-        """Arrays that its kernels take, as arguments or through tensor maps."""
+        """Names of the arrays that the kernels take, as arguments or through tensor maps and constants."""
         stages = (*self.prepare, *self.stages)
         return frozenset(
             {argument for stage in stages for argument in stage.args}
@@ -147,10 +147,10 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
     def current_config(self, recorded: Config) -> Config | None:
-        """A recorded config with the current parameters of the family.
+        """Convert a recorded config to the current parameters of the family.
 
-        A parameter that it lacks was added later, and its first value is the earlier behaviour. None if it
-        belongs to another family, or has a parameter or a value that no longer exists.
+        A parameter that the config lacks was added later, and its first value stands for the earlier behaviour. Returns
+        None if the config belongs to another family, or has a parameter or a value that no longer exists.
         """
         values = recorded.params
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:

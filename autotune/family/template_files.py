@@ -27,7 +27,7 @@ _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 
 @dataclass(frozen=True, slots=True)
 class FamilyFile:
-    """The file of a family, and the operation that it serves. One file may be the family of several operations."""
+    """The file of a family, and the operation that the family serves. Several operations may share a file."""
 
     name: str
     path: Path
@@ -35,14 +35,13 @@ class FamilyFile:
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, FamilyFile]:
-    """The files of families by name: bundled families, families in `directories`, in order, and families of further
-    operations.
+    """Return the files of families by name: bundled families, then families in `directories`, then families of `more`.
 
-    The families of an operation lie in a folder of its name; files that lie flat in a directory are conv2d's. A family
-    of another operation's `families` has the name OPERATION_NAME.
+    The families of an operation are in a folder with the operation's name; files directly in a directory are families
+    of conv2d. A family that an operation borrows through its key `families` is named OPERATION_NAME.
 
-    Raises TemplateError when a directory does not exist or has families of an unknown operation, two files share a
-    name, or two operations do.
+    Raises TemplateError if a directory does not exist or contains families of an unknown operation, or if two families
+    or two operations have the same name.
     """
     declared = operations(directories)
     found: list[FamilyFile] = []
@@ -68,9 +67,9 @@ def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] =
 
 
 def _families_in(folder: Path, serves: Operation) -> list[FamilyFile]:
-    """The families of an operation in a folder; in its own folder also families of other operations that serve it.
+    """Find the families of an operation in a folder, with borrowed families if it is the operation's own folder.
 
-    Raises TemplateError for such a family that is not bundled.
+    Raises TemplateError if a borrowed family is not bundled.
     """
     files = {path.name.removesuffix(SUFFIX): path for path in folder.glob(f"*{SUFFIX}")}
     for shared in serves.families if folder == serves.folder else ():
@@ -82,7 +81,7 @@ def _families_in(folder: Path, serves: Operation) -> list[FamilyFile]:
 
 
 def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
-    """Raise TemplateError if a directory has families of an operation that is not declared in any of these folders."""
+    """Raise TemplateError for families of an operation that is neither bundled nor declared in its folder."""
     for path in sorted(directory.glob(f"*/*{SUFFIX}")):
         folder = path.parent
         if folder.name.startswith(".") or (folder / FILE).exists() or folder.name in operations():
@@ -95,7 +94,7 @@ def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
 
 
 def operation_of(folder: Path) -> Operation:
-    """The operation of a folder's families: the one that it declares or is named after; otherwise conv2d."""
+    """Return the operation of a folder's families: the one that the folder declares or is named after, else conv2d."""
     if (folder / FILE).exists():
         return read_operation(folder)
     name = folder.name
@@ -105,8 +104,9 @@ def operation_of(folder: Path) -> Operation:
 def load_templates(
     directories: Sequence[Path] = (), more: Sequence[Operation] = (), *, of: Collection[str] | None = None
 ) -> Mapping[str, KernelTemplate]:
-    """The families of `template_files`, loaded and checked, by name; `of` names the operations whose families to load
-    (None: all).
+    """Load and check the families that `template_files` finds; return them by name.
+
+    `of` names the operations whose families are loaded; None loads all families.
     """
     includes, files = Includes(), template_files(directories, more)
     return {name: _load(file, includes) for name, file in files.items() if of is None or file.operation.name in of}
@@ -115,13 +115,13 @@ def load_templates(
 def load_recorded_templates(
     directories: Sequence[Path], recorded: Iterable[Operation], what: str | Path | None
 ) -> Mapping[str, KernelTemplate]:
-    """The families of operations that a results database declares; for `what` see `operations_here`."""
+    """Load the families of the operations that a results database declares; for `what` see `operations_here`."""
     declared = tuple(dict.fromkeys(recorded))
     return load_templates(directories, operations_here(declared, what), of={each.name for each in declared})
 
 
 def load_template(file: FamilyFile | Path) -> KernelTemplate:
-    """Load one family. A family that is given by its path serves the operation of its folder.
+    """Load one family. A family given by its path serves the operation of its folder.
 
     Raises TemplateError naming the line (syntax, body) or the dotted key (header).
     """
@@ -131,15 +131,15 @@ def load_template(file: FamilyFile | Path) -> KernelTemplate:
 
 
 def _load(file: FamilyFile, includes: Includes) -> KernelTemplate:
-    """A family. `includes` caches the files that other families have included."""
+    """Load a family. `includes` caches the files that other families have included."""
     text = read_text(file.path, TemplateError)
     template = _family(file.name, file.path, text, file.operation)
     included = includes.of(file.path, text, file.operation.folder)
-    return replace(template, operation=file.operation, includes=included)  # of the current reference
+    return replace(template, operation=file.operation, includes=included)  # with the current reference
 
 
 def default_values(file: FamilyFile) -> dict[str, Value]:
-    """The default of each parameter, from the header alone, in a tenth of the time of `load_template`."""
+    """Read each parameter's default from the header, which takes a tenth of the time of `load_template`."""
     match = HEADER.match(read_text(file.path, TemplateError))
     if match is None:
         raise TemplateError(f"{file.path}: the header cannot be read")
@@ -149,7 +149,7 @@ def default_values(file: FamilyFile) -> dict[str, Value]:
 
 @lru_cache(maxsize=KEPT)
 def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemplate:
-    """A family without its included files. It takes about 15 ms, so the result is cached by text."""
+    """Parse a family without its included files. This takes about 15 ms, so the result is cached by text."""
     match = HEADER.match(text)
     if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
         if not _OPENED.match(text):
@@ -163,8 +163,9 @@ def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemp
 
 
 def check_body(template: KernelTemplate) -> Set[str]:
-    """Check for misread spellings, undeclared names, and the run-time n used as a constant. Returns the
-    body's names.
+    """Check a body for text that Jinja would misread, undeclared names, and run-time sizes used as constants.
+
+    Returns the names in the body.
     """
     body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
     for number, line in enumerate(template.text.splitlines()[body_starts - 1 :], body_starts):

@@ -1,7 +1,7 @@
 """problem -> template: read a family's TOML header and check it against its operation.
 
-Everything that does not depend on a problem is checked here, once: the header's keys, the names in expressions, cycles,
-and unused parameters.
+This module checks, once, everything that does not depend on a problem: the header's keys, the names in expressions,
+cycles, and unused parameters.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
 @lru_cache(maxsize=64)
 def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
-    """An operation's family as a results database stores it: its header, for its expressions, without a body.
+    """Parse a header that a results database stores; the family has the header's expressions, but no body.
 
     Raises TemplateError as `load_template` does.
     """
@@ -57,7 +57,7 @@ def template_of_header(name: str, header: str, declared: Operation) -> KernelTem
 
 
 def header_toml(path: Path, header: str, first: int) -> Table:
-    """A header's tables; `first` is the number of lines above it in its file."""
+    """Parse a header's TOML; `first` is the number of lines above the header in its file."""
     return read_toml(header, TemplateError, str(path), what="header ", first=first)
 
 
@@ -142,7 +142,7 @@ class HeaderReader:
         return self.header.table(key, f"expected a table [{key}]")
 
     def conditions(self, key: str, allowed: frozenset[str] | None = None) -> tuple[Condition, ...]:
-        """A table of `"reason" = "expression"`."""
+        """Read a table with lines `"reason" = "expression"`."""
         table = self.header.table(key, f'expected a table [{key}] with lines "reason" = "expression"')
         return tuple(
             Condition(reason, self.expression(f'{key}."{reason}"', value, allowed))
@@ -213,7 +213,7 @@ class HeaderReader:
         return tuple(ordered.items())
 
     def cases(self, key: str, value: object) -> object:
-        """An expression; a list of cases becomes the expression that yields the first `value` whose `when` holds."""
+        """Convert a list of cases to an expression that yields the first `value` whose `when` holds."""
         if not isinstance(value, list):
             return value
         expected = "expected { when = ..., value = ... }, and { value = ... } as the last"
@@ -286,7 +286,7 @@ class HeaderReader:
         return first, second, third
 
     def check_arguments(self, template: KernelTemplate) -> None:
-        """Check that arguments that need a declaration have one, and that every declaration is used."""
+        """Check that every argument that needs a declaration has one, and that every declaration is used."""
         prepare = {argument for stage in template.prepare for argument in stage.args}
         forward = {argument for stage in template.stages for argument in stage.args}
         passed = prepare | forward | {constant.origin for constant in template.constants}
@@ -312,7 +312,7 @@ class HeaderReader:
             raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
 
     def check_conditions(self, template: KernelTemplate) -> None:
-        """Check that a condition is a condition and not a number."""
+        """Check that no condition of the header yields a number."""
         numbers = {param.name for param in template.params if type(param.values[0]) is int}
         numbers |= DEVICE_NAMES | self.operation.numeric_names
         numbers |= number_names(numbers, template.derived)
@@ -346,6 +346,6 @@ class HeaderReader:
 
 
 def not_a_class(word: str) -> str:
-    """The message for an unknown accuracy class."""
+    """Return the message for an unknown accuracy class."""
     near = did_you_mean(word, ACCURACY_CLASSES)
     return f"{word!r} is not an accuracy class{near}; there are {', '.join(ACCURACY_CLASSES)}"

@@ -31,34 +31,34 @@ class NamedTensorMap:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapTemplate:
-    """A `[[tensor_map]]` of the header, not yet evaluated."""
+    """A `[[tensor_map]]` of the header, before it is evaluated for a config."""
 
     name: str
     where: str
-    """dotted key"""
+    """file and dotted key for messages"""
     array: str
     in_workspace: Expression
-    """whether the map is of the workspace, where an earlier stage has put what the array has"""
+    """whether the map is of the workspace, into which an earlier stage has copied the array"""
     when: Expression
     data_type: Expression
     """the problem's dtype, or tf32 for f32"""
     global_dim: tuple[Expression, ...]
     box_dim: tuple[Expression, ...]
     element_strides: tuple[Expression, ...]
-    """empty: all 1"""
+    """empty: 1 in every dimension"""
     lower_corner: tuple[Expression, ...]
     upper_corner: tuple[Expression, ...]
     swizzle_bytes: Expression
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """All of its expressions."""
+        """All expressions of the table."""
         corners = (*self.lower_corner, *self.upper_corner)
         alone = (self.in_workspace, self.when, self.data_type, self.swizzle_bytes)
         return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
-        """The tensor map of a config, for a dtype. Raises TemplateError if the driver would not encode it."""
+        """Evaluate the map for a config and a dtype. Raises TemplateError if the driver would not encode the map."""
         data_type = word(self.data_type)
         if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
             raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
@@ -86,7 +86,7 @@ class TensorMapTemplate:
 def read_tensor_map(
     table: Table, declared: Operation, expression: Callable[[str, object], Expression]
 ) -> TensorMapTemplate:
-    """One table of the header of an operation's family; `expression` reads the value of a dotted key."""
+    """Read a `[[tensor_map]]` of a family's header; `expression` parses the value at a dotted key."""
     table.allow(KEYS)
 
     def words(key: str) -> str:
@@ -105,7 +105,7 @@ def read_tensor_map(
     arrays = (
         *(array.name for array in declared.arrays if array.role != SCALAR),
         "packed_w",
-    )  # of the problem's element type
+    )  # arrays of the problem's element type
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     made = TensorMapTemplate(
@@ -134,8 +134,9 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 
 
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
-    """Check the number of values of each kind against the dimensions; im2col's boxes have two, its corners one
-    to three.
+    """Check that each list has the right length for the number of dimensions.
+
+    A box of im2col has two values, and its corners have one to three.
     """
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
     corners = rank - 2 if im2col else 0

@@ -19,16 +19,16 @@ from autotune.resources import shipped
 from autotune.text_file import read_text
 
 Body = Template
-"""a family's text as compiled by Jinja"""
+"""A family's text, compiled by Jinja."""
 KEPT = 512
-"""Number of families whose parsed text a process caches, and of included files whose definitions it does: several times
-as many as are bundled, because with fewer each loading of all of them parses each again."""
+"""Number of parsed families that a process caches, and of included files whose definitions it caches. Several times the
+number of bundled families: if the cache were smaller, loading all families would parse each of them again."""
 MARK = "\ue000%s\ue001"
-"""The end of a line that `source_map` adds: the line's origin, between two characters that no program contains."""
+"""The line end that `source_map` adds: the line's origin between two characters that occur in no program."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"
-"""The shared file with the activations that are written by hand."""
+"""The shared file with the hand-written activations."""
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
@@ -36,16 +36,16 @@ _PRAGMA_ONCE = re.compile(rf"^#pragma once{_MARKED}\n+", re.MULTILINE)
 
 
 def _finalize(value: object) -> str:
-    """Print the value of `${...}`: C++ spelling of bools; floats and None are errors."""
+    """Format the value of `${...}`: bools as in C++; floats and None are errors."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, str, Undefined)):
-        return str(value)  # an undefined value raises an error of its own
+        return str(value)  # converting an undefined value raises Jinja's own error
     raise TemplateError(f"prints {quoted(value)}; only whole numbers, words and true/false may be printed")
 
 
 def environment() -> Environment:
-    """The Jinja environment of kernel bodies; delimiters that do not collide with CUDA. It imports shared macros."""
+    """Create the Jinja environment of kernel bodies, with shared macros and delimiters that do not occur in CUDA."""
     jinja = Environment(
         loader=FileSystemLoader(shipped("templates")),
         block_start_string="/*%",
@@ -68,12 +68,12 @@ def environment() -> Environment:
 
 @lru_cache(maxsize=KEPT)
 def compile_body(text: str) -> Body:
-    """A family's file compiled by Jinja. It takes about 10 ms, so it is cached."""
+    """Compile a family's file with Jinja. This takes about 10 ms, so the result is cached."""
     return environment().from_string(text)
 
 
 def parse(path: Path, text: str) -> nodes.Template:
-    """A family's file as Jinja's tree. Raises TemplateError with the line of a syntax error."""
+    """Parse a family's file into Jinja's tree. Raises TemplateError with the line of a syntax error."""
     try:
         return environment().parse(text)
     except TemplateSyntaxError as error:
@@ -85,19 +85,19 @@ class Includes:
 
     def __init__(self) -> None:
         self._named: dict[tuple[str, tuple[Path, ...]], dict[str, str]] = {}
-        """name and folders, in order, to the files that the name may stand for"""
+        """name and folders in order -> the files that the name may stand for"""
         self._texts: dict[str, str] = {}
-        """file to its text"""
+        """file -> text of the file"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
-        """Name and text of every file that a body includes or imports macros from, directly or through other files.
+        """Return name and text of every file that a body includes or imports, directly or through other files.
 
-        The files are next to the family, in the folder of its operation, or among the bundled ones. An expression in an
-        included name, as in `_element_${dtype}.cuh`, stands for every file that may have the name.
+        The files are next to the family, in the folder of its operation, or among the bundled ones. If an included name
+        contains an expression, as in `_element_${dtype}.cuh`, every file whose name matches is included.
         """
         files: dict[str, str] = {}
         shared = shipped("templates")
-        folders = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its parts
+        folders = tuple(dict.fromkeys((path.parent, operation, shared)))  # so that a copied family finds its includes
 
         def visit(where: Path | str, content: str) -> None:
             for start, name, imported in _included(content):
@@ -109,25 +109,25 @@ class Includes:
                 for each, file in named.items():
                     if each in files:
                         continue
-                    files[each] = ""  # so that a circle of includes ends
+                    files[each] = ""  # so that circular includes end
                     visit(file, self._text(file))
                     del files[each]
-                    files[each] = self._text(file)  # after its own includes
+                    files[each] = self._text(file)  # inserted after the files that it includes
 
         visit(path, text)
         return tuple(files.items())
 
     def _text(self, file: str) -> str:
-        """The text of a file; the shared epilogue gets the activations that are not written by hand."""
+        """Read a file; the activations that are not hand-written are appended to the shared epilogue."""
         if file not in self._texts:
             text = read_text(Path(file), TemplateError)
             self._texts[file] = text + (_missing_activations(text) if Path(file).name == EPILOGUE else "")
         return self._texts[file]
 
     def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
-        """The files that an include may name; a file in an earlier folder hides its namesakes in later ones.
+        """Find the files that an include may name; earlier folders hide files of the same name in later folders.
 
-        Raises TemplateError if there is no file.
+        Raises TemplateError if there is no such file.
         """
         if (name, folders) not in self._named:
             pattern = "*".join(map(escape, _EXPRESSION.split(name)))
@@ -142,7 +142,7 @@ class Includes:
 
 
 def _missing_activations(text: str) -> str:
-    """The CUDA functions of the activations that a text lacks."""
+    """Generate the CUDA functions of the activations that a text does not define."""
     return "".join(
         f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
         for word in BY_WORD
@@ -152,7 +152,7 @@ def _missing_activations(text: str) -> str:
 
 @lru_cache(maxsize=4 * KEPT)
 def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
-    """The includes and macro imports of a text: position, name, whether it is an import."""
+    """Find the includes and macro imports of a text: position, name, and whether it is an import."""
     return tuple(
         (match.start(), match.group(1), pattern is _IMPORT)
         for pattern in (_IMPORT, _INCLUDE)
@@ -161,9 +161,9 @@ def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Replace each quoted include of a rendered text, once, by what the text uses of the file, and merge blank lines.
+    """Replace the first include of each file with the definitions that the text uses, and merge blank lines.
 
-    Raises TemplateError for a quoted include of another file.
+    Later includes of the same file are removed. Raises TemplateError for a quoted include that is not in `includes`.
     """
     contents = dict(includes)
     done: set[str] = set()
@@ -198,7 +198,7 @@ class _Definition:
 
 
 def without_dead_code(text: str, included: Iterable[str]) -> str:
-    """The text without definitions of the included files that nothing in the rest refers to."""
+    """Remove the definitions of included files to which nothing else in the text refers."""
     unused = [definition for content in included for definition in _definitions(content)]
     rest = text
     for definition in unused:
@@ -227,8 +227,8 @@ def _definitions(content: str) -> tuple[_Definition, ...]:
 
 
 def _read(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Names and lines of definitions, each up to its closing brace, or to the semicolon of a declaration."""
-    begin = at = 0  # begin: the first line of the comment and the template's head above
+    """Yield names and lines of definitions; each ends at its closing brace or, for a declaration, at the semicolon."""
+    begin = at = 0  # begin: the first line of the comment and template head above a definition
     while at < len(lines):
         if lines[at].startswith(("//", "template <")):
             at += 1
