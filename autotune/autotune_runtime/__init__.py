@@ -1,16 +1,16 @@
-"""Tuned kernels from Python: the library that `autotune export` wrote, on arrays on a GPU.
+"""Run tuned kernels from Python: load a library that `autotune export` wrote and call it on GPU arrays.
 
-It needs only the standard library. Arrays may come from CuPy, PyTorch, PyCUDA or any library that has
-`__cuda_array_interface__` or `__dlpack__`. Sizes come from their shapes; all other sizes and words are given by name.
+This package needs only the standard library. Arrays may come from CuPy, PyTorch, PyCUDA or any library that implements
+`__cuda_array_interface__` or `__dlpack__`. Array shapes determine most sizes; pass all other sizes and words by name.
 
     import autotune_runtime
 
     conv = autotune_runtime.prepare(w, bias, x=x, pad_h=1, pad_w=1, epilogue="bias_relu")
     y = conv(x)
 
-The package in an export of another operation NAME is called `autotune_NAME`. `INTERFACE` lists the arrays, sizes and
-words of the library's operation. For PyTorch, `torch_operator()` is an operator with a schema and a rule for tensors
-without data.
+An export of another operation NAME contains this package as `autotune_NAME`. `INTERFACE` lists the arrays, sizes and
+words of the library's operation. For PyTorch, `torch_operator()` returns an operator with a schema and a rule for fake
+tensors (tensors without data).
 """
 
 from __future__ import annotations
@@ -45,35 +45,38 @@ _CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 
 
 def find_library(exported: Path | None = None) -> Path:
-    """The shared library of a folder that was exported, there or in its `build`; None: of this package's folder.
+    """Return the path of the shared library in an exported folder or its `build` subfolder.
 
-    Raises FileNotFoundError with the places where it was not found.
+    None: search the folder of this package. Raises FileNotFoundError with the folders that were searched.
     """
     return interface.find_libraries((INTERFACE,), exported)[INTERFACE.name]
 
 
 @functools.cache
 def load(path: str | Path | None = None) -> Library:
-    """The library, loaded once in a process; None: the one in the folder of this package."""
+    """Load a library, once per process; None: the library in the folder of this package."""
     return Library(find_library() if path is None else path, INTERFACES)
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:
-    """Enqueue a pass; see `prepared.run`. `library` None: the one in the folder of this package."""
+    """Enqueue a pass; see `prepared.run`. `library` None: the library in the folder of this package."""
     return prepared.run(library or load(), *arrays, **named)
 
 
 def prepare(*weights: object, library: Library | None = None, **named: object) -> Prepared:
-    """The operation with these weights, prepared once; see `Prepared`. `library` None: the one in the folder of this
-    package.
+    """Prepare the operation once with these weights; see `Prepared`.
+
+    `library` None: the library in the folder of this package.
     """
     return Prepared(library or load(), *weights, **named)
 
 
 @functools.cache
 def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
-    """The operator for PyTorch, registered once in a process. It takes tensors, and by name the sizes and words that no
-    shape determines; that of a convolution has the signature of `torch_convolution.convolution`.
+    """Return the PyTorch operator of a library, registered once per process.
+
+    The operator takes tensors by position, and by name the sizes and words that no shape determines. The operator of a
+    convolution has the signature of `torch_convolution.convolution`.
     """
     if len(INTERFACES) > 1 and INTERFACE.name in _CONVOLUTIONS:
         from .torch_convolution import convolution

@@ -1,7 +1,7 @@
-"""The activations of epilogues: one entry each, from which every other form is generated.
+"""The activations of epilogues: each activation has one entry, from which its C++ and Python forms are generated.
 
-`in_cpp` gives the CUDA and float64 forms, `activated` evaluates the expression with any set of functions, such as
-NumPy's. A faster function for kernels is written by hand in `templates/_epilogue.cuh`. This module needs only Python:
+`in_cpp` generates the CUDA and float64 forms. `activated` evaluates the expression with any set of functions, such as
+NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module needs only Python:
 exported packages contain it, and autotune's importers, references and templates use it.
 """
 
@@ -18,22 +18,22 @@ from typing import TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation of a sum v."""
+    """An activation, a function of a sum v."""
 
     word: str
     """the last part of an epilogue's name"""
     name: str
-    """class of PyTorch's module"""
+    """class name of PyTorch's module"""
     expression: str
-    """in Python, of v and the functions `min max exp erfc tanh log1p`, which C also has"""
+    """Python expression of v and the functions `min max exp erfc tanh log1p`, which C also has"""
     steepest: float
-    """the largest absolute slope, rounded up: an error of the sum is multiplied by at most this"""
+    """the largest absolute slope, rounded up: the activation multiplies an error of the sum by at most this factor"""
     operator: str = ""
-    """PyTorch's operator in torch.ops.aten; empty: the word"""
+    """name of PyTorch's operator in torch.ops.aten; empty: same as `word`"""
     options: Mapping[str, object] = field(default_factory=dict)
-    """the operator's other arguments"""
+    """arguments of PyTorch's operator besides the tensor"""
     rounds: bool = True
-    """whether an output may be rounded if v is an integer"""
+    """whether the output may be inexact even if v is an integer"""
 
     @property
     def aten(self) -> str:
@@ -53,7 +53,7 @@ SCALAR: Mapping[str, Callable[..., float]] = {
     "tanh": math.tanh,
     "log1p": math.log1p,
 }
-"""The functions of expressions, for single numbers."""
+"""The functions that expressions may call, for single numbers."""
 
 ACTIVATIONS = (
     Activation("relu", "ReLU", "max(v, 0)", 1.0, rounds=False),
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def activated(word: str, v: T, functions: Mapping[str, Callable[..., object]]) -> T:
-    """Apply an activation to anything that has arithmetic, with the functions of expressions."""
+    """Apply an activation to any value with arithmetic operators; `functions` are the functions of the expression."""
     made: T = eval(_compiled(BY_WORD[word].expression), dict(functions), {"v": v})  # noqa: S307 - the table's own text
     return made
 
@@ -90,7 +90,7 @@ def _compiled(expression: str) -> CodeType:
 
 
 def in_cpp(word: str, *, single: bool) -> str:
-    """An activation's expression in C++, as a function of `v`, in float or in double."""
+    """Return an activation's expression of `v` in C++, in float (`single`) or in double."""
     return _in_cpp(ast.parse(BY_WORD[word].expression, mode="eval").body, "f" if single else "")
 
 
@@ -106,9 +106,7 @@ def _in_cpp(part: ast.expr, suffix: str) -> str:
             return f"({_in_cpp(left, suffix)} {_OPERATORS[type(op)]} {_in_cpp(right, suffix)})"
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[left, right]) if not suffix:
             one, other = _in_cpp(left, suffix), _in_cpp(right, suffix)
-            return (
-                f"({one} {'<' if name == 'max' else '>'} {other} ? {other} : {one})"  # a NaN stays one, unlike in fmax
-            )
+            return f"({one} {'<' if name == 'max' else '>'} {other} ? {other} : {one})"  # unlike fmax, keeps a NaN
         case ast.Call(func=ast.Name(id=name), args=arguments):
             called = f"f{name}" if name in ("min", "max") else name
             return f"{called}{suffix}({', '.join(_in_cpp(each, suffix) for each in arguments)})"

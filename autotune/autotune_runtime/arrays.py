@@ -1,5 +1,6 @@
-"""Arrays of PyCUDA, CuPy, PyTorch, or with `__cuda_array_interface__` or DLPack: their memory,
-streams, and new arrays.
+"""Read the memory and streams of GPU arrays and create new arrays.
+
+Supported are arrays of PyCUDA, CuPy and PyTorch, and any array with `__cuda_array_interface__` or DLPack.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple
 
 _CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _DLPACK_TYPESTRS = {(2, 32): "<f4", (2, 16): "<f2", (4, 16): "<V2", (0, 32): "<i4", (1, 8): "|u1"}
-"""of an array with DLPack, by kDLInt, kDLUInt, kDLFloat, kDLBfloat and bits"""
+"""Typestrs of DLPack arrays, by type code (kDLInt, kDLUInt, kDLFloat or kDLBfloat) and bits."""
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor."""
+    """DLPack's `DLTensor` struct."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -35,16 +36,16 @@ class _Tensor(ctypes.Structure):
 
 
 def described(array: Any) -> dict[str, Any] | None:
-    """Shape, typestr, strides in bytes, address and device of an array in a GPU's memory; None for any other.
+    """Return the shape, typestr, strides in bytes, address and device of a DLPack array in GPU memory, else None.
 
-    The array must be ready on the stream on which it is used: this function does not wait.
+    The array must be ready on the stream that uses it: this function does not synchronize.
     """
     if not hasattr(array, "__dlpack__"):
         return None
     kind, device = array.__dlpack_device__()
     if int(kind) not in _CUDA:
         return None
-    capsule = array.__dlpack__(stream=-1)  # deleting it frees its references; the array stays
+    capsule = array.__dlpack__(stream=-1)  # deleting the capsule drops its references; the array stays alive
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))
@@ -74,7 +75,7 @@ _TYPESTRS = {
     "u8": ("|u1", "<u1"),
     "i64": ("<i8",),
 }
-"""The names of storage types in arrays; NumPy has none for bf16, e4m3 and e5m2, and these are ml_dtypes's."""
+"""Typestrs of storage types. NumPy has no names for bf16, e4m3 and e5m2; their typestrs are those of ml_dtypes."""
 
 TORCH_DTYPES = {
     "float32": "f32",
@@ -88,7 +89,7 @@ TORCH_DTYPES = {
     "uint8": "u8",
     "int64": "i64",
 }
-"""PyTorch's names of storage types."""
+"""Storage types by their names in PyTorch."""
 
 
 class View(NamedTuple):
@@ -97,19 +98,19 @@ class View(NamedTuple):
     address: int
     shape: tuple[int, ...]
     elements: str
-    """the element type as the array names it: a typestr, or for PyTorch's tensors the dtype's name in this package"""
+    """element type: a typestr, or the dtype's name in this package for PyTorch tensors"""
     element_bytes: int
     device: int | None
-    """its number; None if the array does not have it, as with PyCUDA"""
+    """number of the device; None if the array does not report one, as with PyCUDA"""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return math.prod(self.shape) * self.element_bytes
 
 
 def view(array: object, what: str) -> View:
-    """Read an array's description. Raises TypeError or ValueError unless it is a dense array on a device."""
+    """Read an array's description. Raises TypeError unless the array is on a GPU, ValueError unless it is dense."""
     interface = _described(array, what)
     shape = tuple(map(int, interface["shape"]))
     typestr, strides = str(interface["typestr"]), interface.get("strides")
@@ -129,7 +130,7 @@ def check(view: View, what: str, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _described(array: Any, what: str) -> Mapping[str, Any]:
-    """The array's description of itself. Raises TypeError unless it is in a GPU's memory."""
+    """Return the array's own description of its memory. Raises TypeError unless the array is in GPU memory."""
     interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
     if interface is None:
         raise TypeError(
@@ -140,7 +141,7 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
 
 
 def dtype_of(view: View, what: str) -> str:
-    """This package's name of an array's element type. Raises ValueError for a type that no kernel supports."""
+    """Return this package's name of an array's element type. Raises ValueError for a type that no kernel supports."""
     for dtype, typestrs in _TYPESTRS.items():
         if view.elements in (dtype, *typestrs):
             return dtype
@@ -148,7 +149,7 @@ def dtype_of(view: View, what: str) -> str:
 
 
 def _of_torch(array: Any) -> str | None:
-    """The dtype of a PyTorch tensor, because bfloat16 has the typestr of float16; None for other arrays."""
+    """Return the dtype of a PyTorch tensor; None for other arrays. (PyTorch gives bfloat16 the typestr of float16.)"""
     if _library_of(array) != "torch":
         return None
     dtype = str(array.dtype)
@@ -161,8 +162,9 @@ def _device(array: Any) -> int | None:
 
 
 def on_device_of(array: Any) -> AbstractContextManager[object]:
-    """Make an array's device the calling thread's current one for the block; keep the current one if the array does not
-    have a device.
+    """Make an array's device the calling thread's current device inside the block.
+
+    The current device stays if the array belongs to neither PyTorch nor CuPy.
     """
     library = _library_of(array)
     if library == "torch":
@@ -182,10 +184,10 @@ def _dense(shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> 
 
 
 def stream_address(stream: object, array: object) -> int:
-    """The cudaStream_t of a stream of PyCUDA, CuPy, PyTorch or cuda.core, or a number; None: the array's current
-    stream.
+    """Return the `cudaStream_t` of a stream of PyCUDA, CuPy, PyTorch or cuda.core; a number is returned unchanged.
 
-    Libraries without a current stream, such as PyCUDA, get the default stream.
+    None: the current stream of the array's library, or the default stream for libraries that have no current stream,
+    such as PyCUDA.
     """
     if stream is None:
         library = _library_of(array)
@@ -198,24 +200,24 @@ def stream_address(stream: object, array: object) -> int:
         return 0
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
-    for name in ("ptr", "handle", "cuda_stream"):  # of CuPy, PyCUDA, PyTorch
+    for name in ("ptr", "handle", "cuda_stream"):  # attributes of CuPy, PyCUDA and PyTorch streams
         if hasattr(stream, name):
             return int(getattr(stream, name))
     return int(stream)  # type: ignore[call-overload]
 
 
 def torch_stream(device: Any) -> int:
-    """The current stream for a tensor's device.
+    """Return the address of PyTorch's current stream on a device.
 
-    PyTorch's own compiler gets it in the same way: `torch.cuda.current_stream` first creates an object, which takes
-    half as long as a launch.
+    PyTorch's own compiler reads the stream in the same way, because `torch.cuda.current_stream` creates an object,
+    which takes half as long as a launch.
     """
     stream: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device.index)
     return stream
 
 
 def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
-    """A new array of this shape with the device, kind and dtype of another, for use on a stream.
+    """Create an array of this shape with the device, library and dtype of another, for use on a stream.
 
     Raises TypeError for an array of an unknown library.
     """
@@ -228,7 +230,7 @@ def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
 
 
 def workspace_like(array: object, size_bytes: int, stream: int) -> object:
-    """At least this many bytes of memory on another array's device, for use on a stream."""
+    """Allocate at least this many bytes on another array's device, for use on a stream."""
     return empty_like(array, (math.ceil(size_bytes / view(array, "x").element_bytes),), stream)
 
 
@@ -244,15 +246,15 @@ def _cupy(array: Any, shape: tuple[int, ...], stream: int) -> object:
         on = kind.null
     elif hasattr(kind, "from_external"):
         on = kind.from_external(_Stream(stream))
-    else:  # before CuPy 14
+    else:  # CuPy older than 14
         on = cupy.cuda.ExternalStream(stream)
-    with array.device, on:  # its pool returns memory to the stream on which it was allocated
+    with array.device, on:  # CuPy's pool returns memory to the stream that allocated it
         return cupy.empty(shape, array.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream with this address, in the form of the CUDA stream protocol."""
+    """A stream address that implements the CUDA stream protocol."""
 
     address: int
 
@@ -261,7 +263,7 @@ class _Stream:
 
 
 def _pycuda(array: Any, shape: tuple[int, ...], _: int) -> object:
-    return type(array)(shape, array.dtype)  # freeing it waits for the device
+    return type(array)(shape, array.dtype)  # freeing the array waits for the device
 
 
 def _torch(array: Any, shape: tuple[int, ...], stream: int) -> object:

@@ -24,14 +24,15 @@ from .plain_problems import (
 )
 
 _UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
-_UNKNOWN = TensorType((None,) * 5)  # of a constant: not one number for each channel
+_UNKNOWN = TensorType((None,) * 5)  # type of an undescribed constant; never taken for one number per channel
 _NONE = frozenset[str]()
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")
 _LEAST_LENGTH = 1e-6
-"""The largest limit of a length below which kernels may differ from PyTorch: eps is 1e-12 of the mean square."""
+"""Largest accepted minimum length (`clamp_min`) of a written-out norm. Kernels add 1e-12 to the mean square instead, so
+they may differ from PyTorch for vectors shorter than the minimum."""
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
-"""Norms by statistics of their own input."""
+"""Norms that compute statistics of their own input."""
 _PRODUCTS = {
     "linear": ("input", "weight"),
     "matmul": ("self", "other"),
@@ -41,22 +42,22 @@ _PRODUCTS = {
     "baddbmm": ("batch1", "batch2"),
     "gemm": ("mat1", "mat2"),
 }
-"""Products of matrices, to the arguments that are multiplied; the last is ONNX's, which may transpose both."""
+"""Matrix products -> the names of the arguments that are multiplied; `gemm` is ONNX's, which may transpose both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A network's calls, in execution order."""
+    """A network's operator calls, in execution order."""
 
     calls: tuple[Call, ...]
     tensors: Mapping[str, TensorType]
     images: tuple[str, ...]
-    """tensors that the caller passes"""
+    """input tensors, which the caller passes"""
     constants: Mapping[str, str]
-    """the network's own tensors, with their parameter names in the model"""
+    """the network's own tensors -> their parameter names in the model"""
     outputs: frozenset[str]
     layout: str | None = None
-    """of all convolutions; None: of each as its images and filters are stored"""
+    """layout of all convolutions; None: each convolution has the layout in which its images and filters are stored"""
 
     def graph(self) -> Graph:
         """Convert the calls to a graph. Raises ValueError if they are not in execution order."""
@@ -70,11 +71,11 @@ class _Reader:
         self._constants: dict[str, tuple[str, ...]] = {
             name: (name,) for name in network.constants if name not in written
         }
-        """tensors that do not depend on the images, with the network's own tensors from which they are computed"""
+        """tensors that do not depend on the images -> the network's own tensors from which they are computed"""
         self._known = {*network.constants, *network.images}
         self._writers: dict[str, Call] = {}
         self._now: dict[str, str] = {}
-        """tensors that were written in place, with the results of the writers"""
+        """tensors that were written in place -> the results of the calls that wrote them"""
         given = (self._type(name) for call in network.calls if call.is_convolution for name in call.tensors)
         last = any(each.layouts == {"nhwc"} for each in given)
         self._either = network.layout or ("nhwc" if last else "nchw")
@@ -91,7 +92,7 @@ class _Reader:
         for label in call.inner:
             yield Operator((), (), layer=Layer("convolution", label, None, call.why_not, None))
         if not call.writes:
-            return  # reads a size, or asserts something
+            return  # the call reads a size or asserts something
         if not {*call.tensors} <= self._known or not self._known.isdisjoint(call.writes):
             raise ValueError(f"{call.name} reads a tensor that is not written yet, or writes one again")
         self._known.update(call.writes)
@@ -106,7 +107,7 @@ class _Reader:
             self._now[self._latest(call.tensors[0])] = call.writes[0]
 
     def _latest(self, name: str) -> str:
-        """The tensor that currently has a tensor's memory."""
+        """Return the tensor that currently occupies a tensor's memory."""
         latest = name
         while latest in self._now:
             latest = self._now[latest]
@@ -143,7 +144,10 @@ class _Reader:
         return Operator(reads, call.writes, function=function, constants=constants, layer=self._pool(call))
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
-        """The kind and the amounts of an operator that moves, repeats or casts pixels; None if it is another one."""
+        """Return the kind and the amounts of an operator that moves, repeats or casts pixels; None for other operators.
+
+        `Operator` describes kinds and amounts.
+        """
         made = self._shape(call.writes[0])
         given = [self._type(name) for name in call.tensors]
         floats = all(self._type(name).dtype in _FLOATS for name in (*call.tensors[:1], *call.writes))
@@ -167,11 +171,11 @@ class _Reader:
         if call.name in _UPSAMPLINGS:
             scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
             twice = made[2:] == tuple(2 * (size or 0) for size in given[0].shape[2:])
-            return ("upsampling", ()) if twice and {*scales} == {2.0} else None  # without a scale, to a given size
+            return ("upsampling", ()) if twice and {*scales} == {2.0} else None  # no scale: upsampled to a given size
         return None
 
     def _concat(self, call: Call) -> Layer[ConcatProblem] | None:
-        """The concatenation of channels-last images along their channels that a call is; None if it is another one."""
+        """Return the layer of a concatenation of channels-last images along the channels; None for other calls."""
         given = [self._type(name) for name in call.tensors]
         stored = self._network.layout == "nhwc" or all("nhwc" in each.layouts for each in given)
         one_dtype = len({each.dtype for each in given}) == 1
@@ -180,8 +184,9 @@ class _Reader:
         return concat(call.writes[0], [each.shape for each in given], given[0].dtype)
 
     def _gated(self, call: Call, operator: Operator) -> Operator:
-        """The product of channels-last images and a factor for each image and channel as a layer that reads the images
-        first; another operator as it is.
+        """Make a gate of a product of channels-last images and a factor for each image and channel.
+
+        The gate reads the images first. Other operators are returned unchanged.
         """
         if call.name != "mul" or call.in_place or len(operator.reads) != 2:
             return operator
@@ -197,7 +202,7 @@ class _Reader:
         return replace(operator, kind="gate", reads=tuple(reads), layer=layer)
 
     def _pool(self, call: Call) -> Layer[LayerProblem] | None:
-        """The pool of channels-last images that a call is; None if it is another operator."""
+        """Return the layer of a pool or mean of channels-last images; None for other calls."""
         x = self._images(call.tensor("self"))
         if x is None:
             return None
@@ -216,14 +221,14 @@ class _Reader:
         strides = call.whole("stride", 0, 0) or window
         (before, left), (down, right) = pads, strides * 2 if len(strides) == 1 else strides
         pool = kind(x=x, dtype=dtype, window=(rows, columns), stride=(down, right), padding=(before, left))
-        fits = pool.y == self._shape(made)  # unless its last windows are cut off (`ceil_mode`)
+        fits = pool.y == self._shape(made)  # False if `ceil_mode` adds windows that reach past the end
         if kind is AvgPoolProblem:
             counts_padding = before == left == 0 or bool(call.number("count_include_pad", 1))
             fits = fits and counts_padding and call.number("divisor_override", rows * columns) == rows * columns
         return images_layer(label, pool, math.prod(pool.y) * rows * columns) if fits else None
 
     def _images(self, name: str) -> tuple[int, ...] | None:
-        """The shape [N, C, ...] of channels-last images; None if a tensor is not such, or its sizes are unknown."""
+        """Return the shape [N, C, ...] of channels-last images; None for other tensors or if a size is unknown."""
         kind = self._type(name)
         known = tuple(size for size in kind.shape if size is not None)
         stored = self._network.layout == "nhwc" or "nhwc" in kind.layouts
@@ -239,15 +244,13 @@ class _Reader:
         tensor = call.tensor(name)
         if tensor and tensor not in self._constants:
             kind = self._type(tensor)
-            if self._network.layout is not None:  # of all images, in whatever layout they were described
+            if self._network.layout is not None:  # it applies to all images, whatever layout they were captured in
                 kind = replace(kind, layouts=_NONE)
             return Operand(self._latest(tensor), kind)
         return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
-        """The name of the parameter with its filters, without `weight`, or else the path of the module that
-        calls it.
-        """
+        """Return the name of a layer: that of its weight parameter without `weight`, else the path of its module."""
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 
@@ -276,9 +279,10 @@ class _Reader:
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
 
     def _linear(self, call: Call) -> Layer[Problem] | None:
-        """The 1x1 convolution of channels-last images [N, C, H, W] that a linear layer is; None if it is not one.
+        """Return a linear layer as a 1x1 convolution of channels-last images [N, C, H, W]; None for other calls.
 
-        Its rows are [N, H, W, C], or [N, T, C] of images of one line. Rows [N, C], as of a classifier, are few.
+        The layer's rows are [N, H, W, C], or [N, T, C] (images of height 1). A layer of rows [N, C], such as a
+        classifier, has few rows and is not converted.
         """
         x, w, y = (self._type(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
         given = {call.tensor("weight"), call.tensor("bias")} - {""}
@@ -295,9 +299,7 @@ class _Reader:
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), axis=len(x.shape) - 1)
 
     def _layout(self, call: Call) -> str:
-        """The layout of a convolution's images and filters; the network's if the filters are contiguous in both
-        layouts.
-        """
+        """Return the layout of a convolution: the network's if its filters are contiguous in both layouts."""
         images, filters = (self._type(call.tensor(name)).layouts for name in ("input", "weight"))
         if {"nhwc"} in (images, filters):
             return "nhwc"
@@ -331,8 +333,9 @@ class _Reader:
         )
 
     def _parts_of_norm(self, call: Call) -> tuple[str, ...] | None:
-        """The tensors from which a quotient of x by its length along axis 1 is computed, and x last; None if it is not
-        one. `functional.normalize` computes it.
+        """Return the tensors inside a division of x by its length along axis 1, followed by x; None for other calls.
+
+        `functional.normalize` is captured as such a division.
         """
         x, length = call.tensor("self"), call.tensor("other")
         parts: list[str] = []
@@ -355,7 +358,10 @@ class _Reader:
         return (*parts, x) if length == x else None
 
     def _written_out(self, call: Call, x: str) -> Layer[NormProblem]:
-        """Such a quotient as an RMS norm of each pixel's channels; a factor of sqrt(C) is missing."""
+        """Return a division of x by its length along axis 1 as an RMS norm of each pixel's channels.
+
+        The norm's result is larger by a factor of sqrt(C), which the weights must remove.
+        """
         kind = self._type(x)
         last = (self._network.layout or self._either) == "nhwc"
         why_not = "" if last else "its images are NCHW; kernels of norms need channels-last ones (--layout nhwc)"
@@ -373,7 +379,7 @@ class _Reader:
         )
 
     def _product(self, call: Call) -> MatrixProduct | None:
-        """The matrix product that the call computes; None if it is not one, or its size is unknown."""
+        """Return the matrix product that a call computes; None if it computes another operator or a size is unknown."""
         made, label = self._shape(call.writes[0]), self._label(call)
         if call.name == "scaled_dot_product_attention":
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))

@@ -1,4 +1,4 @@
-"""Calls of ATen's operators, as torch.export or a PyTorch capture lists them."""
+"""Calls of ATen operators, as listed by torch.export or a capture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropou
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tensor as an argument."""
+    """An argument that is a tensor."""
 
     name: str
 
@@ -29,36 +29,39 @@ Argument: TypeAlias = "Ref | str | float | Sequence[Argument] | None"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an operator."""
+    """One call of an ATen operator."""
 
     name: str
-    """its name in ATen, without the underscore of in-place operators; empty for other operators"""
+    """the operator's name in ATen, without the underscore of in-place operators; empty for operators outside ATen"""
     arguments: Mapping[str, Argument]
-    """by name in the operator's schema; the others have the schema's defaults"""
+    """arguments by their names in the operator's schema; arguments that are not listed have the schema's defaults"""
     writes: tuple[str, ...]
-    """tensors"""
+    """names of the tensors that the call writes"""
     in_place: bool = False
     path: str = ""
-    """path of the module that calls it, such as layer1.0.conv1"""
+    """path of the module that makes the call, such as layer1.0.conv1"""
     inner: tuple[str, ...] = ()
-    """convolutions inside it, by the paths of their modules"""
+    """names of the convolutions inside the operator, such as in the body of a loop"""
     why_not: str = ""
-    """why no kernel computes them, or it, if it is a convolution itself"""
+    """why no kernel computes the call, if it is a convolution, or the convolutions in `inner`"""
     varies: bool = False
-    """whether its results differ from call to call although it reads no tensor"""
+    """whether the results differ from call to call although the operator reads no tensor"""
 
     def number(self, name: str, default: float) -> float:
-        """A number as an argument."""
+        """Return an argument that is a number, or a default."""
         value = self.limit(name)
         return default if value is None else value
 
     def limit(self, name: str) -> float | None:
-        """A number as an argument, or None."""
+        """Return an argument that is a number, or None."""
         value = self.arguments.get(name)
         return value if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """An argument with a number for each axis, or one for all; empty if the network computes one of them."""
+        """Return an argument as one integer for each axis; empty if the network computes one of them.
+
+        A single number applies to all axes.
+        """
         value = self.arguments.get(name)
         given = [value] if isinstance(value, int) else value if isinstance(value, (list, tuple)) else []
         numbers = tuple(each for each in given if isinstance(each, int))
@@ -67,30 +70,30 @@ class Call:
         return numbers * axes if len(numbers) == 1 else numbers or (default,) * axes
 
     def floats(self, name: str) -> tuple[float, ...]:
-        """An argument that is a list of numbers; empty if it is not."""
+        """Return an argument that is a list of numbers, or an empty tuple."""
         value = self.arguments.get(name)
         given = value if isinstance(value, (list, tuple)) else []
         numbers = tuple(each for each in given if isinstance(each, (int, float)))
         return numbers if len(numbers) == len(given) else ()
 
     def tensor(self, name: str) -> str:
-        """The name of a tensor; empty if the argument is not a tensor."""
+        """Return the name of the tensor that is passed as an argument; empty if the argument is not a tensor."""
         value = self.arguments.get(name)
         return value.name if isinstance(value, Ref) else ""
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """All arguments, also those in lists."""
+        """The names of all tensors among the arguments, including tensors in lists."""
         return tuple(refs(self.arguments.values()))
 
     @property
     def is_convolution(self) -> bool:
-        """Whether it is a convolution of any kind."""
+        """Whether the operator is a convolution of any kind."""
         return self.name in _CONVOLUTIONS or self.name.startswith("cudnn_convolution")
 
     @property
     def trains(self) -> bool:
-        """Whether it has its training behaviour."""
+        """Whether the call runs a batch norm or a dropout in training mode."""
         with_statistics = self.name not in NORMS or bool(self.tensor("running_mean"))
         return bool(self.number("training", 0) and with_statistics) or (
             self.name in DROPOUTS and bool(self.number("train", 0))
@@ -99,21 +102,21 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The properties of a tensor except its values."""
+    """A tensor's shape, dtype and layouts."""
 
     shape: Shape = ()
     dtype: str = ""
-    """a word of a study, or PyTorch's name of one that studies do not have"""
+    """a dtype word of studies, or PyTorch's name of a dtype that studies do not support"""
     layouts: frozenset[str] = frozenset()
-    """layouts in which it is contiguous; both for images of one pixel or one channel"""
+    """layouts in which the tensor is contiguous; images of one pixel or one channel have both"""
 
 
 UNKNOWN = TensorType()
-"""the type of a tensor that is not described"""
+"""type of a tensor without a description"""
 
 
 def refs(arguments: Iterable[Argument]) -> Iterator[str]:
-    """The names of tensors among arguments, also in lists."""
+    """Yield the names of the tensors among arguments, including tensors in lists."""
     for each in arguments:
         if isinstance(each, Ref):
             yield each.name

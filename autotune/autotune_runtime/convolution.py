@@ -1,6 +1,6 @@
-"""A convolution of a network as a problem of conv2d, conv or conv_transpose, or why no kernel computes it.
+"""Describe a network's convolution as a problem of conv2d, conv or conv_transpose, or say why no kernel computes it.
 
-This module is in every export of a convolution, so it imports neither autotune nor NumPy nor PyTorch.
+Every export of a convolution contains this module, so it imports neither autotune nor NumPy nor PyTorch.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Shape: TypeAlias = "tuple[int | None, ...]"
-"""Sizes of a tensor; None: unknown before the network runs."""
+"""Sizes of a tensor; None: a size that is unknown before the network runs."""
 
 DTYPES = ("f32", "f16", "bf16")
-"""The storage types of all three operations."""
+"""Storage types that conv2d, conv and conv_transpose support."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A convolution's arguments in PyTorch's terms; tuples have a number for each spatial axis."""
+    """A convolution's arguments in PyTorch's terms; tuples contain a number for each spatial axis."""
 
     x: Shape
     """[N, C, ...]"""
@@ -28,13 +28,14 @@ class Geometry:
     y: Shape
     stride: tuple[int, ...]
     before: tuple[int, ...]
-    """padding"""
+    """padding at the start of each axis"""
     after: tuple[int, ...]
+    """padding at the end of each axis"""
     dilation: tuple[int, ...]
     groups: int
     transposed: bool = False
     dtype: str = "f32"
-    """a word of a study, or the network's name of one that studies do not have"""
+    """a dtype word of studies, or the network's name of a dtype that studies do not support"""
     layout: str = "nchw"
 
     @property
@@ -44,12 +45,15 @@ class Geometry:
 
     @property
     def k(self) -> int:
-        """Output channels."""
+        """Number of output channels."""
         return (self.w[1] or 0) * self.groups if self.transposed else self.w[0] or 0
 
     @property
     def output_padding(self) -> tuple[int, ...]:
-        """The size of a transposed convolution's output beyond that of equal padding; 0 if a size is unknown."""
+        """PyTorch's `output_padding`: rows or columns that a transposed convolution adds to each axis of its output.
+
+        0 for an axis whose output size is unknown.
+        """
         return tuple(
             0 if y is None else y - ((x or 1) - 1) * stride + 2 * pad - dilation * ((taps or 1) - 1) - 1
             for y, x, stride, pad, dilation, taps in zip(
@@ -59,14 +63,17 @@ class Geometry:
 
     @property
     def flops(self) -> int | None:
-        """FLOP: each element of y, or of x if transposed, is multiplied by the filter sizes after the first."""
+        """Floating-point operations; None if a size is unknown.
+
+        Two for each element of y (of x if transposed) and each element of a filter.
+        """
         if not (self.x and self.y and self.w):
             return None
         return product((2, *(self.x if self.transposed else self.y), *self.w[1:]))
 
     @property
     def why_not(self) -> str:
-        """Why no kernel computes it; empty if a kernel may."""
+        """Why no kernel computes the convolution; empty if a kernel may."""
         axes = len(self.w) - 2
         if axes not in (1, 2, 3):
             return f"a {axes}-d convolution"
@@ -83,19 +90,19 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class _OfConvolution:
-    """A convolution or its filter gradient."""
+    """Base of a convolution and of the gradient of a convolution's filters."""
 
     geometry: Geometry
-    """the convolution's"""
+    """arguments of the convolution"""
 
     @property
     def dtype(self) -> str:
-        """The dtype of its images."""
+        """The dtype of the images."""
         return self.geometry.dtype
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """The sizes of its images and filters, for a report."""
+        """Sizes of the images and of the filters, for reports."""
         return sizes(self.geometry.x), sizes(self.geometry.w)
 
 
@@ -105,13 +112,13 @@ class Problem(_OfConvolution):
 
     epilogue: str = "none"
     cache_d: int = 0
-    """frames before x that another tensor has"""
+    """number of frames before x, which are stored in a separate tensor"""
     prologue: str = "none"
-    """with `scale`, x is first multiplied by a factor for each image and channel"""
+    """`scale`: x is first multiplied by a factor for each image and channel"""
 
     @property
     def operation(self) -> str:
-        """The operation that computes it: conv2d if that can, else conv or conv_transpose."""
+        """The operation that computes the problem: conv2d if possible, otherwise conv or conv_transpose."""
         of = self.geometry
         if of.transposed:
             return "conv_transpose"
@@ -124,12 +131,12 @@ class Problem(_OfConvolution):
 
     @property
     def scale(self) -> Shape:
-        """The shape of the factors of its prologue; empty if there are none."""
+        """The shape of the prologue's factors; empty if there are none."""
         return () if self.prologue == "none" else (*self.geometry.x[:2], *(1,) * len(self.geometry.axes))
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words but the dtype, and its sizes that the shapes of x and w do not determine."""
+        """The operation's words except the dtype, and the sizes that the shapes of x and w do not determine."""
         of = self.geometry
         k: dict[str, int | str] = {"k": of.k} if of.transposed else {}
         k |= {"cache_d": self.cache_d} if self.cache_d else {}
@@ -139,7 +146,7 @@ class Problem(_OfConvolution):
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; a size that is missing has its default."""
+        """The operation's sizes and words; sizes that are not listed have their defaults."""
         of = self.geometry
         names = ("n", "c", *of.axes, "k", *"trs"[5 - len(of.w) :])
         numbers = (each or 0 for each in (*of.x, of.k, *of.w[2:]))
@@ -147,32 +154,32 @@ class Problem(_OfConvolution):
 
     @property
     def x(self) -> Shape:
-        """The shape of its images in PyTorch's terms."""
+        """The shape of the images in PyTorch's terms."""
         return self.geometry.x
 
     @property
     def y(self) -> Shape:
-        """The shape of its result."""
+        """The shape of the output."""
         return self.geometry.y
 
     @property
     def inputs(self) -> tuple[Shape, ...]:
-        """The shapes of its tensors: the images, and the frames before them if there are any."""
+        """The shapes of the input tensors: the images, and the frames before them if there are any."""
         return (self.x, self.cache) if self.cache_d else (self.x,)
 
     @property
     def layout(self) -> str:
-        """The layout of its images."""
+        """The layout of the images."""
         return self.geometry.layout
 
     @property
     def has_residual(self) -> bool:
-        """Whether a pass adds an array z of y's shape."""
+        """Whether the epilogue adds an array z of y's shape."""
         return self.epilogue.startswith(("bias_add", "add_masked"))
 
     @property
     def activation(self) -> str:
-        """The activation of its epilogue, such as relu; empty if there is none."""
+        """The epilogue's activation, such as relu; empty if there is none."""
         return activation_of(self.epilogue)
 
 
@@ -186,26 +193,26 @@ class FilterGradient(_OfConvolution):
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's layout, and its sizes that the shapes of x and dy do not determine."""
+        """The operation's layout, and the sizes that the shapes of x and dy do not determine."""
         of = self.geometry
         taps = {name: size or 0 for name, size in zip("trs"[-len(of.axes) :], of.w[2:], strict=True)}
         return {**taps, **_by_axis(of, "conv"), "groups": of.groups, "layout": "nhwc"}
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; a size that is missing has its default."""
+        """The operation's sizes and words; sizes that are not listed have their defaults."""
         of = self.geometry
         sizes_of_x = {name: size or 0 for name, size in zip(("n", "c", *of.axes), of.x, strict=True)}
         return {**sizes_of_x, "k": of.k, **self.arguments, "dtype": of.dtype}
 
 
 def data_gradient(geometry: Geometry, epilogue: str = "none") -> Problem:
-    """The transposed convolution that computes the gradient of a convolution's input."""
+    """Return the transposed convolution that computes the gradient of a convolution's input."""
     return Problem(replace(geometry, x=geometry.y, y=geometry.x, transposed=True), epilogue)
 
 
 def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
-    """Strides, dilations and paddings by an operation's names."""
+    """Return strides, dilations and paddings under the names that the operation gives them."""
     named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
     named |= {"padding_{}" if of.transposed else "pad_{}": of.before}
     named |= {"output_padding_{}": of.output_padding} if of.transposed else {}
@@ -218,7 +225,7 @@ def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
 
 
 def activation_of(epilogue: str) -> str:
-    """The activation of an epilogue, such as relu; empty if there is none."""
+    """Return the activation of an epilogue, such as relu; empty if there is none."""
     for terms in ("none", "bias_add", "bias", "add_masked"):
         if epilogue.startswith(terms):
             return epilogue.removeprefix(terms).removeprefix("_")
@@ -226,21 +233,21 @@ def activation_of(epilogue: str) -> str:
 
 
 def prologue_activation(prologue: str) -> str:
-    """The activation of a prologue, such as silu; empty if there is none."""
+    """Return the activation of a prologue, such as silu; empty if there is none."""
     return prologue.removeprefix("none").removeprefix("scale").removeprefix("_shift").removeprefix("_")
 
 
 def epilogue_name(*, residual: bool, activation: str) -> str:
-    """The name of an epilogue with a bias; `activation` is a word such as relu, or empty."""
+    """Return the name of an epilogue with a bias; `activation` is a word such as relu, or empty."""
     return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))
 
 
 def sizes(shape: Shape) -> str:
-    """A shape as text, such as 1x3x?x?."""
+    """Format a shape, such as 1x3x?x?."""
     return "x".join("?" if size is None else str(size) for size in shape)
 
 
 def product(factors: Sequence[int | None]) -> int | None:
-    """The product of all sizes; None if one is unknown."""
+    """Return the product of all sizes; None if one is unknown."""
     known = [size for size in factors if size is not None]
     return math.prod(known) if len(known) == len(factors) else None

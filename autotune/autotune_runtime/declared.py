@@ -1,4 +1,4 @@
-"""The declaration of this package's operation; an export has that of its own here."""
+"""The declarations of the operations in this package; in an export, this file declares the exported operation."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from .interface import Interface
 from .network_interfaces import NETWORK_INTERFACES
 
 INTERFACES: tuple[Interface, ...] = NETWORK_INTERFACES
-"""the operations whose libraries this package loads"""
+"""operations whose libraries this package loads"""
 INTERFACE = INTERFACES[0]

@@ -1,4 +1,4 @@
-"""Elementwise operators: the functions that they compute, and their kind in a `Graph`."""
+"""Elementwise operators: the function that each operator computes, and the kind of each operator in a `Graph`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BINARY: Mapping[str, Callable[[float, float], float]] = {
     "minimum": min,
     "pow": math.pow,
 }
-"""Operators of two tensors, by their names in ATen."""
+"""Functions of operators on two tensors, by the operators' names in ATen."""
 
 
 def _clipped(least: float | None, most: float | None) -> Function:
-    """x limited to an interval; an end that is None has no limit."""
+    """Return the function that limits x to an interval; None means no limit at that end."""
     return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
 
 
@@ -48,7 +48,7 @@ _UNARY: Mapping[str, Callable[[Call], Function]] = {
 
 
 def elementwise(call: Call) -> Function | None:
-    """The function that an operator of one tensor computes, if it is known."""
+    """Return the function that an operator on one tensor computes; None if the function is unknown."""
     if call.name in _UNARY:
         return _UNARY[call.name](call)
     named = [each for each in ACTIVATIONS if each.aten == call.name]
@@ -58,13 +58,13 @@ def elementwise(call: Call) -> Function | None:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand of an operator of two."""
+    """One operand of a binary operator."""
 
     tensor: str = ""
-    """its name; empty for a constant"""
+    """name of the tensor; empty for a constant"""
     type: TensorType = UNKNOWN
     number: float | None = None
-    """the value, if it is one known number"""
+    """value of the operand, if it is a single known number"""
 
 
 def binary(
@@ -74,7 +74,7 @@ def binary(
     shape: Shape,
     constants: tuple[str, ...],
 ) -> Operator:
-    """An elementwise operator of two operands, whose result has this shape."""
+    """Return an elementwise operator of two operands; `shape` is the shape of the result."""
     one, other = operands
     reads = tuple(each.tensor for each in operands if each.tensor)
     if len(reads) == 2:
@@ -99,8 +99,9 @@ def binary(
 
 
 def _axes_of(constant: Shape, made: Shape) -> tuple[int, ...] | None:
-    """The axis of a tensor along which a constant has a number for each index; none if it has one number for all; None
-    if it is neither.
+    """Return the axis of the result along which a constant varies: (axis,), or () if the constant is a single number.
+
+    None if the constant varies along several axes or does not fit the result, or if the result has fewer than 3 axes.
     """
     if len(made) < 3 or len(constant) > len(made):
         return None

@@ -1,8 +1,8 @@
-"""A network as a small graph, and the operators around each layer that the layer's kernel also computes.
+"""Represent a network as a small graph, and find the operators that each layer's kernel can also compute.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
-matcher, so import-model, convert and the backend of torch.compile agree. This module is in every exported package, so
-it imports neither autotune nor NumPy nor PyTorch.
+matcher, so import-model, convert and the backend of torch.compile agree. Every exported package contains this module,
+so it imports neither autotune nor NumPy nor PyTorch.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .plain_problems import ConcatProblem, PlainProblem
 LayerProblem: TypeAlias = Problem | PlainProblem
 """The problem of a layer in inference: a convolution, or a layer without filters."""
 Function: TypeAlias = Callable[..., float]
-"""The function of an elementwise operator, of one element of each tensor that it reads, in order."""
+"""The function of an elementwise operator; its arguments are one element of each tensor that the operator reads."""
 
 MOST_OPERATORS = 16
-"""Maximum number of operators of an activation; GELU written out has five."""
+"""Maximum number of operators that are matched as one activation; a GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
-    """A product of matrices of any kind, in the terms of the operation `gemm`."""
+    """A matrix product, in the terms of the operation `gemm`."""
 
     label: str
     flops: int
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """batch, m, n and k; empty if no kernel computes it"""
+    """batch, m, n and k; empty if no kernel computes the product"""
     transposes: str = "nn"
     bias: bool = False
     dtype: str = "f32"
@@ -45,30 +45,30 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a network. Computations on the network's own tensors alone are not operators."""
+    """One operator of a network. Computations that read only the network's own tensors are not operators."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     kind: str = "other"
-    """copy: returns its input; cast: to another floating-point type; affine: scales and shifts each channel by
-    constants; addition: of two tensors of one shape; padding: zeros around the input; joining: of tensors along an
-    axis; upsampling: each pixel becomes 2 x 2; gate: a product of images, read first, and a factor for each channel;
-    channels_first: a view with the last axis as the second one; convolution; other
+    """copy: returns its input; cast: converts to another floating-point type; affine: scales and shifts each channel by
+    constants; addition: adds two tensors of the same shape; padding: adds zeros around the input; joining: concatenates
+    tensors along an axis; upsampling: repeats each pixel 2 x 2 times; gate: multiplies images, which it reads first, by
+    a factor for each channel; channels_first: moves the last axis to the second place, as a view; convolution; other
     """
     function: Function | None = None
-    """elementwise function; None if there is none, or if it is unknown"""
+    """the function that an elementwise operator computes; None for other operators or if the function is unknown"""
     constants: tuple[str, ...] = ()
-    """the network's own tensors that it reads, such as filters"""
+    """the network's own tensors that the operator reads, such as filters"""
     layer: Layer[LayerProblem] | None = None
-    """the convolution, linear layer, norm, concatenation, pool or gate that it is"""
+    """the convolution, linear layer, norm, concatenation, pool or gate that the operator computes"""
     product: MatrixProduct | None = None
     inside: tuple[str, ...] = ()
-    """of a norm that is written out: the tensors from which it is computed"""
+    """for a norm that is written out as several operators: the tensors between these operators"""
     source: str = ""
-    """the input of such a norm"""
+    """for a norm that is written out: the norm's input"""
     amounts: tuple[int, ...] = ()
-    """of a padding: zeros before and after, by axis from the first; of a joining: its axis, and all sizes there; of an
-    affine operator: the axis along which its constants differ, if they do
+    """padding: zeros before and after, for each axis from the first; joining: the axis, and each tensor's size along
+    it; affine: the axis along which the constants vary, or empty
     """
 
 
@@ -81,9 +81,9 @@ class Graph:
     """tensors that the network returns"""
     inputs: tuple[Shape, ...] = ()
     layout: str = "nchw"
-    """layout in which the network stores its images"""
+    """layout of the network's images"""
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    """of tensors whose dtype is known"""
+    """dtypes of tensors, where known"""
     writers: Mapping[str, int] = field(init=False)
     """position of the operator that writes each tensor"""
     readers: Mapping[str, tuple[int, ...]] = field(init=False)
@@ -105,45 +105,45 @@ class Graph:
         object.__setattr__(self, "constant_readers", constants)
 
     def only_reader(self, tensor: str) -> int | None:
-        """The position of the only operator that reads a tensor, if nobody else sees the tensor."""
+        """Return the position of a tensor's only reader; None if it has several or the network returns the tensor."""
         found = self.readers.get(tensor, ())
         return found[0] if len(found) == 1 and tensor not in self.outputs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The operators in front of a layer that its kernel computes."""
+    """The operators in front of a layer that the layer's kernel also computes."""
 
     operators: tuple[int, ...]
     """positions in the graph, in order"""
     reads: tuple[str, ...]
-    """the images, and the frames before them, or factors of their channels, if the problem has such"""
+    """the images, and if the problem has them, the frames before the images or the factors of their channels"""
     problem: LayerProblem
-    """the layer of these; without its epilogue"""
+    """the layer together with the operators in front of it, but without an epilogue"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A layer and the operators around it that its kernel computes; positions in the graph, in order."""
+    """A layer and the operators around it that the layer's kernel computes, as positions in the graph, in order."""
 
     at: int
     layer: Layer[LayerProblem]
     folded: tuple[int, ...] = ()
-    """scales and shifts, and copies before them, which are folded into filters and bias, or weight and bias"""
+    """scales and shifts, and copies before them, which are folded into the layer's weights and bias"""
     addition: int | None = None
     copied: tuple[int, ...] = ()
-    """copies before the addition"""
+    """copies between the layer and the addition"""
     moved: int | None = None
-    """the operator behind a linear layer, and before the addition or the activation, that moves its channels"""
+    """the operator after a linear layer that moves the channels to the second axis (`channels_first`)"""
     activation: str = ""
-    """its word"""
+    """word of the activation; empty if there is none"""
     activated: tuple[int, ...] = ()
-    """the operators of the activation, and copies before them"""
+    """the operators that compute the activation, and copies before them"""
     front: Front | None = None
 
     @property
     def problems(self) -> tuple[LayerProblem, ...]:
-        """The problems that a kernel may compute, with the most complete epilogue first.
+        """The problems that a kernel may compute, from the most complete epilogue to the least.
 
         If an operator follows a convolution without a bias, the kernel's bias is zero.
         """
@@ -166,11 +166,12 @@ def fuse(
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
 ) -> tuple[Fused, ...]:
-    """All layers of a network that a kernel may compute, in the network's order.
+    """Return all layers of a network that a kernel may compute, in the network's order.
 
-    If an addition adds two convolutions, the one that runs last computes it, with the other as its residual. Without
-    `residuals` no convolution computes an addition. `may_add` may refuse an addition: its arguments are the position of
-    the convolution, its output tensor, and the position of the addition.
+    If an addition adds two convolutions, the kernel of the later convolution computes the addition, and the result of
+    the other convolution is the residual. Without `residuals` no kernel computes an addition. `may_add` returns False
+    to refuse an addition; its arguments are the position of the convolution, the tensor with the convolution's result,
+    and the position of the addition.
     """
     found: list[Fused] = []
     taken: set[int] = set()
@@ -191,8 +192,9 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 def _fused(
     graph: Graph, at: int, layer: Layer[LayerProblem], taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused | None:
-    """The operators that the kernel of a layer computes; adds its addition to `taken`. None if another operator also
-    reads a part of a norm.
+    """Find the operators that a layer's kernel computes, and add the position of the fused addition to `taken`.
+
+    None if an operator outside a written-out norm reads a tensor inside it, or if the norm's result has another dtype.
     """
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
@@ -237,14 +239,17 @@ def _fused(
 
 
 def _only_for(graph: Graph, at: int) -> bool:
-    """Whether only a norm and its parts read the tensors inside it."""
+    """Whether the tensors inside a written-out norm are read only by the operators of the norm."""
     inside = graph.operators[at].inside
     parts = {at, *(graph.writers[name] for name in inside)}
     return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """The operators in front of a convolution that its kernel computes: padding, earlier frames, upsampling, a gate."""
+    """Find the operators in front of a convolution that its kernel computes.
+
+    These are padding, joining with earlier frames, upsampling or a gate.
+    """
     found: Front | None = None
     alone = problem
     tensor, reader = graph.operators[at].reads[0], at
@@ -278,7 +283,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
 
 
 def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
-    """A convolution that pads its images itself; None if they are padded along other axes, or made smaller."""
+    """Return the convolution with the padding in front of it; None if it pads N or C, or if it crops."""
     before, after = amounts[0::2], amounts[1::2]
     if any((*before[:2], *after[:2])) or min(amounts) < 0:
         return None
@@ -300,17 +305,18 @@ def _may_read_upsampled(of: Geometry) -> bool:
 
 
 def _of_upsampled(of: Geometry) -> Geometry:
-    """The transposed convolution of the images before they are upsampled: 4x4 filters with a stride of 2.
+    """Return the transposed convolution of the images before upsampling, with 4x4 filters and a stride of 2.
 
-    The three taps of a row meet two pixels, so it has 4 products for each output and channel instead of 9.
+    The three taps of a filter row read two different pixels, so each output needs 4 products per channel instead of 9.
     """
     n, c, h, w = (size or 0 for size in of.x)
     return replace(of, x=(n, c, h // 2, w // 2), w=(c, of.k // of.groups, 4, 4), stride=(2, 2), transposed=True)
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
-    """The word of the activation that is the only use of a tensor, and its operators; an empty word if
-    there is none.
+    """Return the word and the operators of the activation that is the only reader of a tensor.
+
+    The word is empty if there is no such activation. Activations are recognized by their values at sample points.
     """
     if tensor in graph.outputs:
         return "", ()
@@ -347,7 +353,11 @@ _OUTPUTS = {each.word: _computed(each, [_SAMPLES]) for each in ACTIVATIONS}
 
 
 def _alone(graph: Graph, values: Mapping[str, object], parts: list[int]) -> bool:
-    """Whether only these parts read their inputs, and all but the last are read."""
+    """Whether no operator outside `parts` reads a tensor inside the activation, and each of these tensors is read.
+
+    The tensors inside are the activation's input and the results of all parts except the last. The network must return
+    none of them.
+    """
     inside = [name for name in values if name not in graph.operators[parts[-1]].writes]
     return all(
         name not in graph.outputs and graph.readers.get(name, ()) and {*graph.readers[name]} <= {*parts}
@@ -360,8 +370,9 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
 
 
 def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "", axis: int = 1) -> Layer[Problem]:
-    """A convolution as a problem, or why no kernel computes it. `axis` is that of the channels in its output: the last
-    of a linear layer's, and otherwise 1.
+    """Return a convolution as a layer, with the problem or the reason why no kernel computes it.
+
+    `axis` is the axis of the output's channels: the last axis for a linear layer, otherwise 1.
     """
     why_not = why_not or geometry.why_not
     problem = None if why_not else Problem(geometry, "bias" if bias else "none")
@@ -371,9 +382,10 @@ def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = ""
 def matrix_product(
     label: str, a: Shape, b: Shape, y: Shape, transposes: str, dtype: str, *, bias: bool = False, why_not: str = ""
 ) -> MatrixProduct | None:
-    """A product a [..., M, K] b of an output y [..., M, N], or why no kernel computes it; None if its size is unknown.
+    """Return a matrix product with its sizes, or the reason why no kernel computes it; None if a size is unknown.
 
-    b is [..., K, N], with the transposes nt [..., N, K]. A b of two dimensions is multiplied by all of a at once.
+    a is [..., M, K], y is [..., M, N], and b is [..., K, N], or [..., N, K] if `transposes` is nt. If b has two
+    dimensions, all batches of a become rows of one product.
     """
     known = [size for size in y if size is not None]
     k = a[-1] if a else None
@@ -394,6 +406,6 @@ def matrix_product(
 
 
 def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
-    """The epilogue of a product's kernel: its bias, and the activation that is the only reader of the output."""
+    """Return the epilogue of a product's kernel: the bias, and the activation if it is the output's only reader."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"

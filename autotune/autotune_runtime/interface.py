@@ -1,4 +1,4 @@
-"""The C interface of an exported library in Python, for any operation. Arrays are device addresses here."""
+"""Call the C interface of an exported library, for any operation. Arrays are passed as device addresses."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ABI_VERSION = 2
 
 Number: TypeAlias = int | float
 Enqueue: TypeAlias = Callable[[int, int, Sequence[Number]], None]
-"""A function of a stream, the address of a workspace, and the addresses of all arrays in the order of the interface; of
-a scalar its value."""
+"""A function that enqueues a pass. Its arguments are a stream, the address of a workspace, and the addresses of all
+arrays in the order of the interface; scalars are passed by value."""
 SCALAR = "scalar"
-"""role of a number that kernels take by value"""
-_FORMATS = {"f32": "f", "f64": "d", "i32": "i", "i64": "q"}  # of scalars, in a struct
+"""role of a number that is passed to kernels by value"""
+_FORMATS = {"f32": "f", "f64": "d", "i32": "i", "i64": "q"}  # `struct` formats of scalars
 
 
 class Status(enum.IntEnum):
-    """The status of a call of the library."""
+    """The status that a library function returns."""
 
     OK = 0
     BAD_PROBLEM = 1
@@ -42,7 +42,7 @@ class Status(enum.IntEnum):
 
 
 class LibraryError(RuntimeError):
-    """The library refused a call; the message is the library's."""
+    """A library function failed; the message is the library's own."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -58,44 +58,44 @@ class InterfaceSize:
 
     name: str
     default: int | None
-    """None: required"""
+    """default value; None: the size is required"""
 
 
 @dataclass(frozen=True, slots=True)
 class InterfaceArray:
-    """An array of a call."""
+    """An array that an operation reads or writes."""
 
     name: str
     role: str
     axes: Mapping[str, tuple[str, ...]]
-    """its extents as expressions, by layout; under an empty name if the operation has no layouts"""
+    """extents of the array as expressions, by layout; the key is empty if the operation has no layouts"""
     dtypes: Mapping[str, str]
-    """element type, by the values of a word"""
+    """element types by the values of `type_word`"""
     optional: bool
-    """whether some problems lack it"""
+    """whether some problems lack the array"""
     type_word: str = "dtype"
-    """that word"""
+    """name of the word that determines the element type"""
 
     @property
     def format(self) -> str:
-        """Its part of NAME_arguments, for `struct`: an address, or a number of its type."""
+        """Format of the array's field in `NAME_arguments`, for `struct`: an address, or a number for a scalar."""
         return _FORMATS[next(iter(self.dtypes.values()))] if self.role == SCALAR else "Q"
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An operation's declaration of its problems and their arrays, in the order of the C interface."""
+    """An operation's declaration of sizes, words and arrays, in the order of the C interface."""
 
     name: str
     runtime: tuple[str, ...]
-    """the sizes that are given at run time, in the order of the C interface; all others are compiled in"""
+    """names of the sizes that are passed at run time, in the order of the C interface; other sizes are compiled in"""
     sizes: tuple[InterfaceSize, ...]
     words: Mapping[str, tuple[str, ...]]
-    """the values of each enumeration; the first is the default"""
+    """allowed values of each word; the first value is the default"""
     arrays: tuple[InterfaceArray, ...]
 
     def problem(self, given: Mapping[str, int | str]) -> DeclaredProblem:
-        """The problem of these sizes and words. Raises ValueError for one that is unknown or missing."""
+        """Return the problem with these sizes and words. Raises ValueError if one is unknown, missing or invalid."""
         names = {size.name for size in self.sizes} | self.words.keys()
         for name in given:
             if name not in names:
@@ -115,7 +115,7 @@ class Interface:
         return DeclaredProblem(self, values)
 
     def of_numbers(self, numbers: Sequence[int]) -> DeclaredProblem:
-        """The problem with these numbers of the C interface."""
+        """Return the problem with these numbers, as stored in the C interface."""
         sizes = {size.name: number for size, number in zip(self.sizes, numbers, strict=False)}
         words = zip(self.words.items(), numbers[len(sizes) :], strict=True)
         return DeclaredProblem(self, {**sizes, **{name: allowed[number] for (name, allowed), number in words}})
@@ -123,19 +123,19 @@ class Interface:
 
 @dataclass(frozen=True)
 class DeclaredProblem:
-    """A problem of an operation."""
+    """One problem of an operation."""
 
     interface: Interface
     values: Mapping[str, int | str]
-    """every size and word"""
+    """values of all sizes and words"""
 
     @property
     def runtime_sizes(self) -> tuple[int, ...]:
-        """The sizes that are given at run time."""
+        """The sizes that are passed at run time."""
         return tuple(int(self.values[name]) for name in self.interface.runtime)
 
     def with_runtime(self, *sizes: int) -> DeclaredProblem:
-        """The same problem with other run-time sizes."""
+        """Return the same problem with other run-time sizes."""
         return DeclaredProblem(self.interface, {**self.values, **dict(zip(self.interface.runtime, sizes, strict=True))})
 
     @property
@@ -145,7 +145,7 @@ class DeclaredProblem:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The fields of the C interface's problem."""
+        """The numbers of the problem's fields in the C interface."""
         sizes = (int(self.values[size.name]) for size in self.interface.sizes)
         words = (allowed.index(str(self.values[name])) for name, allowed in self.interface.words.items())
         return (*sizes, *words)
@@ -153,24 +153,24 @@ class DeclaredProblem:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of the library and the problem it was tuned for."""
+    """A kernel in a library and the problem it was tuned for."""
 
     name: str
-    """study.layer"""
+    """name of the kernel, in the form study.layer"""
     problem: DeclaredProblem
-    """the problem it was tuned for; it also runs other run-time sizes"""
+    """the problem that the kernel was tuned for; other run-time sizes work, too"""
     accuracy: str
     """fp64, fp32, fp32-3xtf32, tf32, fp16, fp16-acc16 or bf16"""
     deterministic: bool
     device: str
-    """name of the device it was tuned on"""
+    """name of the device that the kernel was tuned on"""
     median_us: float
-    """time of a pass there"""
+    """median time of a pass on that device"""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """An array of a problem."""
+    """The shape and type of an array in a problem."""
 
     name: str
     role: str
@@ -181,14 +181,14 @@ class ArrayShape:
 
 
 def int32(number: int) -> int:
-    """The number. Raises ValueError if it has more than 32 bits, which ctypes would cut off."""
+    """Return a number that fits in 32 bits. Raises ValueError for other numbers, which ctypes would truncate."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is too large for the library, whose sizes have 32 bits")
     return number
 
 
 class _Array(ctypes.Structure):
-    """NAME_array."""
+    """The C struct `NAME_array`."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -201,10 +201,11 @@ class _Array(ctypes.Structure):
 
 
 def find_libraries(interfaces: Sequence[Interface], exported: Path | None = None) -> dict[str, Path]:
-    """The shared libraries of a folder that was exported, by operation; None: of this package's folder.
+    """Find the shared libraries in an exported folder, by operation; None: in the folder of this package.
 
-    They are in the folder or in its `build`, or in a folder of the operation's name in it, or for None next to it.
-    Raises FileNotFoundError if there is none.
+    A library is in the exported folder, or in a subfolder with the operation's name, or in the `build` folder of one of
+    these. For None, the folder with the operation's name is next to this package's export. Raises FileNotFoundError if
+    there is no library.
     """
     package = Path(__file__).resolve().parent
     own = package.parent.parent
@@ -225,12 +226,13 @@ def find_libraries(interfaces: Sequence[Interface], exported: Path | None = None
 
 
 class Library:
-    """The shared library, loaded."""
+    """A loaded shared library."""
 
     def __init__(self, path: str | Path, interfaces: Sequence[Interface]) -> None:
-        """Load the library of one of several operations.
+        """Load a library, whose operation is one of `interfaces`.
 
-        Raises OSError if it cannot be loaded, ImportError if it has another interface than this loader.
+        Raises OSError if the file cannot be loaded, ImportError if autotune did not export it for one of these
+        operations or if its interface version differs from this loader's.
         """
         self.path = Path(path).resolve()
         self._c = ctypes.CDLL(str(self.path))
@@ -248,7 +250,8 @@ class Library:
         self._declare()
         arguments = struct.Struct(f"3Q{''.join(array.format for array in interface.arrays)}0Q")
         self.arguments_bytes, self.pack = arguments.size, arguments.pack
-        """NAME_arguments: its size, a workspace and its bytes, and addresses and scalars in the order of the arrays"""
+        """packs a `NAME_arguments`: the struct's size, the workspace's address and size, then the addresses of arrays
+        and the values of scalars in the interface's order"""
         self._problem = ctypes.c_int32 * (len(interface.sizes) + len(interface.words))
         kernel = [
             ("name", ctypes.c_char_p),
@@ -261,7 +264,7 @@ class Library:
         self._kernel = type("Kernel", (ctypes.Structure,), {"_fields_": kernel})
 
     def function(self, name: str) -> Callable[..., int]:
-        """A function of the library. Raises AttributeError if it does not have the function."""
+        """Return a function of the library. Raises AttributeError if the library does not have it."""
         found: Callable[..., int] = getattr(self._c, f"{self.interface.name}_{name}")
         return found
 
@@ -295,11 +298,11 @@ class Library:
 
     @property
     def version(self) -> str:
-        """The program that wrote the library, such as `autotune 0.1.0`."""
+        """Name and version of the program that wrote the library, such as `autotune 0.1.0`."""
         return self._text("library_version") or ""
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels of the library."""
+        """Return all kernels of the library."""
         return tuple(self._kernel_at(index) for index in range(self.function("kernel_count")()))
 
     def _kernel_at(self, index: int) -> Kernel:
@@ -310,11 +313,11 @@ class Library:
         return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
 
     def _of(self, problem: DeclaredProblem) -> ctypes.Array[ctypes.c_int32]:
-        """The problem's numbers. Raises ValueError for one that does not fit its field."""
+        """Return the problem as a C array. Raises ValueError for a number that does not fit in 32 bits."""
         return self._problem(*map(int32, problem.numbers))
 
     def array_shapes(self, problem: DeclaredProblem) -> tuple[ArrayShape, ...]:
-        """The arrays of a problem; its run-time sizes may be 0. Raises LibraryError for an invalid problem."""
+        """Return the arrays of a problem, whose run-time sizes may be 0. Raises LibraryError for an invalid problem."""
         if problem.is_empty:
             layout = str(problem.values.get("layout", ""))
             empty = [name for name in self.interface.runtime if problem.values[name] == 0]
@@ -339,20 +342,19 @@ class Library:
         return tuple(shapes)
 
     def kernel_name(self, problem: DeclaredProblem) -> str | None:
-        """The kernel for a problem on the current context's device; None if there is none."""
+        """Return the name of the kernel for a problem on the current context's device; None if there is no kernel."""
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
     def workspace_bytes(self, problem: DeclaredProblem) -> int:
-        """Bytes of workspace of a pass on the current context's device. Raises LibraryError if there is no kernel for
-        it.
-        """
+        """Return the workspace size of a pass on the current context's device. Raises LibraryError without a kernel."""
         size = ctypes.c_uint64()
         self.call("workspace_size", ctypes.byref(self._of(problem)), ctypes.byref(size))
         return size.value
 
     def prepared(self, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int) -> int:
-        """The address of a handle with the kernel for a problem on the current context's device; the weights are
-        copied.
+        """Create a handle of the kernel for a problem on the current context's device, and return its address.
+
+        The handle copies the weights. Raises LibraryError.
         """
         address = ctypes.c_void_p()
         arguments = self.arguments(arrays, 0, 0)
@@ -367,14 +369,15 @@ class Library:
         workspace_bytes: int = 0,
         stream: int = 0,
     ) -> None:
-        """Enqueue a pass on arrays, given by their addresses, and scalars, in one call. Raises LibraryError."""
+        """Enqueue a pass without a handle. `arrays` contains addresses and scalars by name. Raises LibraryError."""
         arguments = self.arguments(arrays, workspace, workspace_bytes)
         self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
 
     def enqueuer(self, problem: DeclaredProblem, workspace_bytes: int) -> Enqueue:
-        """A function that enqueues a pass for a problem, whose weights are arguments as all other arrays are.
+        """Return a function that enqueues a pass for a problem; weights are arguments like all other arrays.
 
-        The workspace has `workspace_bytes(problem)` bytes. Raises LibraryError, as `forward` does.
+        The workspace must have `workspace_bytes(problem)` bytes. The returned function raises LibraryError, as
+        `forward` does.
         """
         of, forward, arguments_bytes, pack = (
             self._of(problem),
@@ -391,56 +394,57 @@ class Library:
         return enqueue
 
     def arguments(self, arrays: Mapping[str, Number], workspace: int, workspace_bytes: int) -> bytes:
-        """NAME_arguments with addresses and scalars by name."""
+        """Return a packed `NAME_arguments` with these addresses and scalars, given by name."""
         addresses = (arrays.get(array.name, 0) for array in self.interface.arrays)
         return self.pack(self.arguments_bytes, workspace, workspace_bytes, *addresses)
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function that returns a status. Raises LibraryError if it is not OK."""
+        """Call a function that returns a status. Raises LibraryError if the status is not OK."""
         status = self.function(function)(*arguments)
         if status:
             raise self.error(status)
 
     def error(self, status: int) -> LibraryError:
-        """The library's message about the calling thread's latest call, which returned this status."""
+        """Return an error with the library's message about the calling thread's latest call and its status."""
         message, more = self._text("status_text", status) or "", self._text("last_error")
         return LibraryError(Status(status), f"{message} ({more})" if more else message)
 
 
 class Handle:
-    """A kernel that is prepared for one problem's shape on one device; freed by `release` or when it is deleted.
+    """A kernel with weights, prepared for one shape on one device; freed by `release` or when the handle is deleted.
 
-    It may run on several streams at once, each with its own workspace.
+    A handle may run on several streams at once, each with its own workspace.
     """
 
     def __init__(self, library: Library, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int = 0) -> None:
         """Choose the kernel for a problem on the current context's device and copy the weights.
 
-        `arrays` are device addresses. Once the stream has reached this point the weights may be changed or freed, and
-        the handle may run on other streams. Raises LibraryError.
+        `arrays` are device addresses. Once the stream has reached this point, the caller may change or free the
+        weights, and the handle may run on other streams. Raises LibraryError.
         """
         self._library = library
         self._address: int | None = library.prepared(problem, arrays, stream)
-        # Freeing waits for the device. Not at exit, when the driver may already be gone.
+        # Freeing waits for the device. Do not free at exit: the driver may already be gone.
         self._free = weakref.finalize(self, library.function("release"), self._address)
         self._free.atexit = False
         self.kernel_name = library._text("handle_kernel_name", self._address) or ""
-        """study.layer of its kernel"""
+        """name of the kernel, in the form study.layer"""
 
     def workspace_bytes(self, *sizes: int) -> int:
-        """Bytes of workspace of a pass with these run-time sizes. Raises LibraryError if the kernel does not support
-        them.
+        """Return the workspace size in bytes of a pass with these run-time sizes.
+
+        Raises LibraryError if the kernel does not support the sizes.
         """
         size = ctypes.c_uint64()
         self._library.call("handle_workspace_size", self._address, *map(int32, sizes), ctypes.byref(size))
         return size.value
 
     def enqueuer(self, *sizes: int) -> Enqueue:
-        """A function that enqueues a pass with these run-time sizes; it raises LibraryError.
+        """Return a function that enqueues a pass with these run-time sizes and raises LibraryError.
 
-        The workspace has `workspace_bytes(*sizes)` bytes; the address of an array that is not part of a launch is 0.
-        The function neither allocates nor waits, so a pass may be captured into a CUDA graph. Everything that is the
-        same for all passes is looked up here, because small layers are limited by the rest.
+        The workspace must have `workspace_bytes(*sizes)` bytes; pass 0 as the address of an array that a launch does
+        not use. The returned function neither allocates nor synchronizes, so CUDA graphs can capture it. Everything
+        that is the same for all passes is looked up in advance, because host overhead limits small layers.
         """
         workspace_bytes, arguments_bytes = self.workspace_bytes(*sizes), self._library.arguments_bytes
         run = functools.partial(self._library.function("run"), self._address, *sizes)
@@ -454,6 +458,6 @@ class Handle:
         return enqueue
 
     def release(self) -> None:
-        """Wait until the device has finished with the handle and free it; it must not run again."""
+        """Wait until the device has finished with the handle, then free it. The handle must not run again."""
         self._free()
         self._address = None

@@ -1,20 +1,20 @@
-"""Names of a network's layers in a study."""
+"""Make names for the layers of a study from the names in a network."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST_NAME = 60
-"""Characters of a layer's name, without the number that makes it distinct."""
+"""Maximum length of a layer's name in characters, not counting a number that makes the name unique."""
 
 
 def plain_name(label: str) -> str:
-    """A label as a valid name of a layer: letters, digits, - and _."""
+    """Convert a label to a valid layer name of letters, digits, - and _."""
     return re.sub(r"\W+", "-", label).strip("-")[:LONGEST_NAME]
 
 
 def unused_name(name: str, taken: set[str], ending: str = "") -> str:
-    """A name that is not taken yet; it is then taken."""
+    """Return a name that is not in `taken`, numbered if necessary, and add it to `taken`."""
     number = 1
     while (made := f"{name}{f'-{number}' if number > 1 else ''}{ending}") in taken:
         number += 1

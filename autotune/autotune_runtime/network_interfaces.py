@@ -1,7 +1,7 @@
-"""The declarations of the operations by which networks are converted; the exports of each contain this module.
+"""Declarations of the operations that `convert` uses for a network's layers; their exports contain this module.
 
-`network_interfaces.json` is written from each `operation.toml` by `pytest tests/host/test_exported_python.py
---update-golden`.
+`pytest tests/host/test_exported_python.py --update-golden` writes `network_interfaces.json` from the `operation.toml`
+files.
 """
 
 from __future__ import annotations

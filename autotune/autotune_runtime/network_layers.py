@@ -1,4 +1,4 @@
-"""A layer of a network as the problem of a kernel, or why no kernel computes it."""
+"""Describe a layer of a network: the problem that a kernel computes, or the reason why no kernel does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KINDS: Mapping[str, str] = {
     "pixel_mean": "mean",
     "gate": "gate",
 }
-"""The kind of an operation's layers."""
+"""The kind of layer that each operation computes."""
 PLAIN = tuple(operation for operation, kind in KINDS.items() if kind != "convolution")
-"""The operations whose layers have no filters."""
+"""Operations whose layers have no filters."""
 LINEAR = "linear layer"
-"""The kind of a convolution that is a linear layer of rows [..., C], the pixels of channels-last images."""
+"""The kind of a linear layer of rows [..., C], which a kernel computes as a 1x1 convolution of channels-last images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Layer(Generic[Of]):
     """A convolution, linear layer, norm, concatenation, pool or gate of a network."""
 
     kind: str
-    """one of KINDS, or LINEAR"""
+    """a value of KINDS, or LINEAR"""
     label: str
-    """a name for people, such as layer1.0.conv1"""
+    """name for messages, such as layer1.0.conv1"""
     problem: Of | None
-    """the layer and its weights; None if no kernel computes it"""
+    """the problem that a kernel computes, including the layer's own bias or weights; None if no kernel can"""
     why_not: str
     """why `problem` is None"""
     flops: int | None
-    """as the operation counts them; None if a size is unknown"""
+    """floating-point operations, as the operation counts them; None if a size is unknown"""
     axis: int = 1
-    """that of the channels in its output; a linear layer's is the last"""
+    """axis of the channels in the output; the last axis for a linear layer"""
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a linear layer."""
+        """Whether the layer is a linear layer."""
         return self.kind == LINEAR

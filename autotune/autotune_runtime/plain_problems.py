@@ -1,4 +1,4 @@
-"""Layers without filters as problems of kernels: norms, concatenations, pools, means and gates."""
+"""Describe layers without filters as problems of kernels: norms, concatenations, pools, means and gates."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ MOST_TENSORS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainProblem:
-    """A problem without filters, of channels-last images unless a subclass says otherwise."""
+    """A problem without filters. Images are channels-last unless a subclass says otherwise."""
 
     operation: ClassVar[str]
-    """the operation that computes it"""
+    """name of the operation that computes the problem"""
     has_residual: ClassVar[bool] = False
     """whether the epilogue adds a tensor"""
 
     x: tuple[int, ...]
-    """shape of the images in PyTorch's terms [N, C, ...]"""
+    """shape of the images in PyTorch's terms, [N, C, ...]"""
     dtype: str
     epilogue: str = "none"
 
     @property
     def layout(self) -> str:
-        """The layout of its images."""
+        """The layout of the images."""
         return "nhwc"
 
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of its tensors."""
+        """The shapes of the input tensors."""
         return (self.x,)
 
     @property
     def y(self) -> tuple[int, ...]:
-        """The shape of its result."""
+        """The shape of the output."""
         return self.x
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype, and its sizes that the shapes do not determine."""
+        """The operation's words except the dtype, and the sizes that the shapes do not determine."""
         return {}
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; a size that is missing has its default."""
+        """The operation's sizes and words; sizes that are not listed have their defaults."""
         return {"n": self.x[0], "pixels": math.prod(self.x[2:]), "c": self.x[1], "dtype": self.dtype}
 
     @property
@@ -65,13 +65,14 @@ class PlainProblem:
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """The sizes of its images, and its other sizes, for a report."""
+        """Sizes of the images, and the problem's other sizes, for reports."""
         return sizes(self.x), ""
 
     def epilogues(self, activation: str, *, scaled: bool) -> tuple[str, ...]:
-        """The epilogues that a kernel may compute before an activation (empty: none), the most complete first.
+        """Return the epilogues that a kernel may compute if an activation follows, the most complete first.
 
-        `scaled` tells whether a scale and a shift of each channel follow the layer.
+        `activation` is a word, or empty if there is none. `scaled`: a scale and a shift of each channel follow the
+        layer.
         """
         terms = "weight_bias" if scaled else self.terms
         return (f"{terms}_{activation}", terms) if activation and terms != "none" else (terms,)
@@ -79,30 +80,31 @@ class PlainProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormProblem(PlainProblem):
-    """A layer, group or RMS norm, its weights, and the activation after it.
+    """A layer norm, group norm or RMS norm with its weights and the activation after it.
 
-    `x` is [N, C, ...] with groups, otherwise [..., C]. `epilogue` is weight_bias, weight or none, and the activation.
+    `x` is [N, C, ...] for group norms and if `second` is set, otherwise [..., C]. `epilogue` is weight_bias, weight or
+    none, followed by the activation.
     """
 
     operation = "norm"
 
     channels: int
     groups: int | None
-    """None: each row of `channels` elements has its statistics; otherwise each group of an image"""
+    """number of groups in an image, each with its own statistics; None: each row of `channels` elements has its own"""
     eps_e12: int
     kind: str
     """rms or standard"""
     second: bool = False
-    """whether rows lie along axis 1, as a pixel's channels do in images, which are stored channels-last"""
+    """whether rows lie along axis 1: the channels of each pixel of images that are stored channels-last"""
 
     @property
     def layout(self) -> str:
-        """The layout of its images; rows have none."""
+        """The layout: nhwc for images; nchw for rows, which have no layout."""
         return "nchw" if self.groups is None and not self.second else "nhwc"
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype, and its sizes that the shapes do not determine."""
+        """The operation's words except the dtype, and the sizes that the shapes do not determine."""
         return {"groups": self.groups or 1, "eps_e12": self.eps_e12, "kind": self.kind, "epilogue": self.epilogue}
 
     @property
@@ -114,22 +116,22 @@ class NormProblem(PlainProblem):
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """The sizes of its input and the number of its groups, for a report."""
+        """Sizes of the input, and the number of groups, for reports."""
         return sizes(self.x), "" if self.groups is None else f"{self.groups} groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcatProblem(PlainProblem):
-    """A concatenation along the channels, and the batch norm and the activation after it; `x` is its result's shape."""
+    """A concatenation along the channels with the batch norm and the activation after it; `x` is the output's shape."""
 
     operation = "concat"
 
     channels: tuple[int, ...]
-    """of each tensor"""
+    """number of channels of each input tensor"""
 
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of its tensors."""
+        """The shapes of the input tensors."""
         return tuple((self.x[0], each, *self.x[2:]) for each in self.channels)
 
     @property
@@ -139,13 +141,13 @@ class ConcatProblem(PlainProblem):
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; a size that is missing has its default."""
+        """The operation's sizes and words; sizes that are not listed have their defaults."""
         rows = math.prod(self.x) // self.x[1]
         return {"n": rows, **{f"c{i}": c for i, c in enumerate(self.channels)}, **self.arguments, "dtype": self.dtype}
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """The sizes of its result and the channels of its tensors, for a report."""
+        """Sizes of the output, and the channels of the input tensors, for reports."""
         return sizes(self.x), "+".join(map(str, self.channels))
 
 
@@ -156,11 +158,11 @@ class MeanProblem(PlainProblem):
     operation = "pixel_mean"
 
     keeps_axes: bool
-    """whether the result is [N, C, 1, ...] and not [N, C]"""
+    """whether the output is [N, C, 1, ...] instead of [N, C]"""
 
     @property
     def y(self) -> tuple[int, ...]:
-        """The shape of its result."""
+        """The shape of the output."""
         return (*self.x[:2], *(1,) * (len(self.x) - 2 if self.keeps_axes else 0))
 
 
@@ -172,13 +174,13 @@ class GateProblem(PlainProblem):
 
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of its tensors."""
+        """The shapes of the input tensors."""
         return self.x, (*self.x[:2], *(1,) * (len(self.x) - 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolProblem(PlainProblem):
-    """The maximum of windows of images [N, C, H, W]; its pairs are of rows and columns."""
+    """The maximum of each window of images [N, C, H, W]; pairs are (rows, columns)."""
 
     operation = "max_pool2d"
 
@@ -188,13 +190,13 @@ class MaxPoolProblem(PlainProblem):
 
     @property
     def y(self) -> tuple[int, ...]:
-        """The shape of its result."""
+        """The shape of the output."""
         spatial = zip(self.x[2:], self.window, self.stride, self.padding, strict=True)
         return (*self.x[:2], *((size + 2 * pad - taps) // step + 1 for size, taps, step, pad in spatial))
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype, and its sizes that the shapes do not determine."""
+        """The operation's words except the dtype, and the sizes that the shapes do not determine."""
         pairs = (("r", "s"), self.window), (("stride_h", "stride_w"), self.stride), (("pad_h", "pad_w"), self.padding)
         named = {name: size for names, pair in pairs for name, size in zip(names, pair, strict=True)}
         return {**named, "layout": self.layout}
@@ -207,13 +209,13 @@ class MaxPoolProblem(PlainProblem):
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """The sizes of its images and of its window, for a report."""
+        """Sizes of the images and of the window, for reports."""
         return sizes(self.x), sizes(self.window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvgPoolProblem(MaxPoolProblem):
-    """The mean of windows of images, in which padding counts as zeros."""
+    """The mean of each window of images; padding counts as zeros."""
 
     operation = "avg_pool2d"
 
@@ -231,10 +233,10 @@ def norm(
     terms: str,
     why_not: str = "",
 ) -> Layer[NormProblem]:
-    """A norm of x as a problem, or why no kernel computes it.
+    """Return a norm of x as a layer, with the problem or the reason why no kernel computes it.
 
-    Without `groups`, each row of `channels` elements has its statistics, which lies along the last axis, or along the
-    `second`; with them, each group of an image [N, C, ...].
+    With `groups`, each group of channels of an image [N, C, ...] has its own statistics. Without `groups`, each row of
+    `channels` elements has its own statistics; rows lie along the last axis, or along axis 1 if `second` is set.
     """
     known = tuple(size for size in x if size is not None)
     if len(known) < len(x) or not known:
@@ -261,7 +263,10 @@ def norm(
 
 
 def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Layer[ConcatProblem] | None:
-    """A concatenation of images [N, C, ...] as a problem, or why no kernel computes it; None if sizes are unknown."""
+    """Return a concatenation of images [N, C, ...] as a layer; None if a size is unknown.
+
+    The layer contains the problem or the reason why no kernel computes it.
+    """
     known = [tuple(size for size in shape if size is not None) for shape in tensors]
     if any(len(one) < max(len(other), 3) for one, other in zip(known, tensors, strict=True)):
         return None
@@ -278,6 +283,6 @@ Of = TypeVar("Of", bound=PlainProblem)
 
 
 def images_layer(label: str, problem: Of, flops: int) -> Layer[Of]:
-    """A layer without weights, or why no kernel computes it."""
+    """Return a layer without weights, with the problem or the reason why no kernel computes it."""
     why_not = "" if problem.dtype in DTYPES else f"computes in {problem.dtype}"
     return Layer(KINDS[problem.operation], label, None if why_not else problem, why_not, flops)

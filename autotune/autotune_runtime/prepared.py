@@ -1,4 +1,4 @@
-"""An operation on arrays of CuPy, PyTorch or PyCUDA: its problem follows from their shapes, and outputs are created."""
+"""Run an operation on arrays of CuPy, PyTorch or PyCUDA: find the problem from their shapes, and create the outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from .arrays import View
 from .interface import SCALAR, DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, Number
 
 GIVEN = ("in", "weights", "inout")
-"""Roles of the arrays that a caller passes; all others are created if they are not given."""
+"""Roles of the arrays that the caller must pass; missing arrays of other roles are created."""
 WEIGHTS = ("weights",)
 CALLED = ("in", "inout")
-"""The given arrays that are prepared once, and the arrays of each pass. Scalars are given with each pass, by name."""
+"""`WEIGHTS` are the roles of arrays that are prepared once, `CALLED` the roles of the arrays that each pass takes.
+Scalars are passed by name with each pass."""
 RETURNED = ("out", "inout")
 
 
 Made: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-"""Arrays to create, the given array whose kind they have, and their shapes."""
+"""Arrays to create: (name, name of a given array of the same library and dtype, shape)."""
 
 
 def problem_of(
@@ -29,10 +30,10 @@ def problem_of(
     named: Mapping[str, int | str],
     axes_of: Callable[[InterfaceArray], tuple[str, ...]] | None = None,
 ) -> DeclaredProblem:
-    """The problem of arrays with these shapes and dtypes; `named` are the sizes and words that they do not determine.
+    """Return the problem of arrays with these shapes and dtypes; `named` are sizes and words they do not determine.
 
-    `axes_of` gives the axes in the order of an array's shape; None: the order in which the problem's layout stores
-    them. Raises ValueError if two arrays disagree, or if a size is missing.
+    `axes_of` returns the axes of an array in the order of its shape; None: axes are in the order in which the problem's
+    layout stores them. Raises ValueError if two arrays disagree, or if a size is missing.
     """
     values: dict[str, int | str] = dict(named)
     layout = str(named.get("layout", interface.words.get("layout", ("",))[0]))
@@ -51,7 +52,7 @@ def problem_of(
 
 
 def _problems_dtype(array: InterfaceArray, dtype: str) -> str | None:
-    """The word of the problem for the dtype of an array; None if several are possible."""
+    """Return the dtype word of the problem that an array's dtype determines; None if several words are possible."""
     words = [word for word, stored in array.dtypes.items() if stored == dtype]
     return words[0] if len(words) == 1 else None
 
@@ -63,11 +64,12 @@ def run(
     workspace: object = None,
     **named: object,
 ) -> object:
-    """Enqueue a pass on the given arrays, by position among the arrays that are read or by name; return the outputs.
+    """Enqueue a pass on the given arrays and return the outputs.
 
-    Outputs that are not given are new arrays of the first one's kind, and so is the workspace. Sizes and words that no
-    shape determines are passed by name. `stream` None: the current one for the first array. Raises LibraryError with
-    the library's message, TypeError and ValueError for arrays that do not match.
+    Pass input arrays by position or by name, and sizes and words that no shape determines by name. Outputs that are not
+    given, and the workspace, are created with the library and device of the first array. `stream` None: the current
+    stream of the first array's library. Raises LibraryError with the library's message, TypeError or ValueError for
+    arrays that do not match.
     """
     scalars = scalars_of(library.interface, named)
     given, sizes = _Takes(library.interface, GIVEN).given(positional, named)
@@ -82,7 +84,7 @@ def run(
 
 
 def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Number]:
-    """Remove the scalars from the arguments of a call and return them. Raises TypeError if one is missing."""
+    """Remove the scalars from a call's named arguments and return them. Raises TypeError if one is missing."""
     scalars: dict[str, Number] = {}
     for array in interface.arrays:
         if array.role == SCALAR:
@@ -95,18 +97,18 @@ def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Numb
 
 
 class Prepared:
-    """An operation with weights that were prepared once; call it with the other arrays that are read.
+    """An operation with weights that were prepared once; call it with the other input arrays.
 
-    It runs any run-time sizes. The weights are copied: they may be changed or freed once its stream has reached the
-    point where it was made. It belongs to the weights' device (PyCUDA: the current one). Several threads may call it at
-    once, on any streams.
+    All run-time sizes work. The weights are copied: once the stream has finished preparing, you may change or free
+    them. A Prepared belongs to the device of the weights (with PyCUDA: the current device). Several threads may call it
+    at once, on any streams.
     """
 
     def __init__(self, library: Library, *positional: object, stream: object = None, **named: object) -> None:
-        """Prepare the given weights, by position among the weights or by name.
+        """Prepare weights, which are passed by position or by name.
 
-        Sizes and words that their shapes do not determine are passed by name, or as further arrays of such shapes; the
-        run-time sizes, by which the kernel is chosen, are 1 by default. Raises as `run`.
+        Pass sizes and words that the shapes of the weights do not determine by name, or pass further arrays that have
+        these sizes. The run-time sizes determine which kernel is chosen; they default to 1. Raises the errors of `run`.
         """
         interface = library.interface
         given, sizes = _Takes(interface, WEIGHTS).given(positional, named)
@@ -132,11 +134,11 @@ class Prepared:
 
     @property
     def kernel_name(self) -> str:
-        """study.layer of the kernel that runs."""
+        """Name of the kernel that runs, in the form study.layer."""
         return self.handle.kernel_name
 
     def __call__(self, *positional: object, stream: object = None, workspace: object = None, **named: object) -> object:
-        """Enqueue a pass on the arrays that are read, without weights; return the outputs. Raises as `run`."""
+        """Enqueue a pass on the input arrays except the weights; return the outputs. Raises the errors of `run`."""
         scalars = scalars_of(self._library.interface, named)
         given, sizes = self._takes.given(positional, named)
         views = {name: arrays.view(array, name) for name, array in given.items()}
@@ -160,16 +162,16 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A pass on arrays of known and checked shapes."""
+    """A pass on arrays whose shapes were checked."""
 
     made: Made
     workspace_bytes: int
     enqueue: Enqueue | None
-    """None: a run-time size is 0"""
+    """None if a run-time size is 0, so that there is nothing to run"""
     order: tuple[str, ...]
-    """all arrays"""
+    """names of all arrays, in the order of the interface"""
     outputs: tuple[str, ...]
-    """the outputs, if they are given"""
+    """names of all arrays that the pass may return; some problems lack some of them"""
 
 
 def _plan(interface: Interface, made: Made, workspace_bytes: int, enqueue: Enqueue | None) -> _Plan:
@@ -186,7 +188,7 @@ def _pass(
     workspace: object,
     stream: object,
 ) -> object:
-    """Create missing arrays and enqueue a pass; return the outputs."""
+    """Create missing arrays, enqueue a pass and return the outputs."""
     first = next(iter(given.values()))
     on = arrays.stream_address(stream, first)
     for name, like, shape in plan.made:
@@ -208,7 +210,7 @@ def _pass(
 
 
 class _Takes:
-    """Sorts the arguments of a call into arrays, and sizes and words."""
+    """Separates the arguments of a call into arrays, and sizes and words."""
 
     def __init__(self, interface: Interface, roles: tuple[str, ...]) -> None:
         self.expected = [array.name for array in interface.arrays if array.role in roles]
@@ -221,10 +223,10 @@ class _Takes:
     def given(
         self, positional: tuple[object, ...], named: Mapping[str, object]
     ) -> tuple[dict[str, object], dict[str, object]]:
-        """Arrays by name, and the other named arguments.
+        """Return the arrays by name, and the other named arguments.
 
-        Raises TypeError for a missing array or one too many. A size may have the name of an array, as conv2d's width
-        and filters do: a number is the size.
+        Raises TypeError if there are no arrays or too many. A size may have the same name as an array, such as conv2d's
+        w (width and filters); an integer is then the size.
         """
         if len(positional) > len(self.expected):
             raise TypeError(f"{self.words}; got {len(positional)} arrays")
@@ -253,10 +255,10 @@ def _made(
     roles: tuple[str, ...],
     others: Mapping[str, View] | None = None,
 ) -> Made:
-    """The arrays to create in addition to the given ones, and which of these they resemble; `others` are given
-    elsewhere.
+    """Check the given arrays and return the arrays to create; `others` are arrays that were given earlier.
 
-    Raises ValueError for arrays that do not match the problem or each other; each of `roles` must be given.
+    Raises ValueError for arrays that do not match the problem or each other, or if an array of one of `roles` is
+    missing.
     """
     declared = {array.name: array for array in library.array_shapes(problem)}
     for name, view in views.items():

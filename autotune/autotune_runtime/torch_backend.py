@@ -1,6 +1,6 @@
-"""`torch.compile(model, backend="autotune")`: convolutions with an exported library's kernels, the rest with Inductor.
+"""The backend `torch.compile(model, backend="autotune")`: an exported library computes convolutions, Inductor the rest.
 
-PyTorch finds the backend through its entry point if autotune is installed; with only an exported folder use
+PyTorch finds the backend through an entry point if autotune is installed. With only an exported folder, call
 `torch.compile(model, backend=autotune_runtime.torch_backend.autotune)`.
 """
 
@@ -29,7 +29,7 @@ from .torch_untuned import DB, begun_build, libraries_if_any, started_build, swa
 from .untuned_build import BuildFailed, UntunedBuild
 
 LIBRARY = "AUTOTUNE_LIBRARY"
-"""environment variable: the path of a library, or of an exported folder"""
+"""environment variable with the path of a library or of an exported folder"""
 _LOG = logging.getLogger(__name__)
 
 
@@ -40,18 +40,26 @@ def autotune(
     mode: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Callable[..., object]:
-    """Compile a graph that Dynamo captured. For inference, unless `training`: parameters are taken as they are now.
+    """Compile a graph that Dynamo captured, for inference unless the option `training` is set.
 
-    Batch norms are folded and kernels raced and swapped in as by `convert`, whose table is logged at level INFO.
-    `options`: `library` as for `convert`, else the environment variable AUTOTUNE_LIBRARY, a path, else the libraries
-    in the folder of this package, else kernels that autotune chooses without tuning; until those are compiled, PyTorch
-    runs the graph uncompiled, or with `wait` the first call waits; `margin` and `db` as for `convert`; `mode`, one of
-    Inductor's; `rest`, a backend for the rest instead of Inductor, such as aot_eager; all others are that backend's
-    own. With `training`, kernels compute convolutions and their gradients, as by `convert`, with the parameters of each
-    call. Otherwise, once a parameter is another or was changed, PyTorch runs the graph uncompiled, with one warning.
+    As in `convert`, batch norms are folded, and kernels replace operators that they beat in a race. The table of
+    results is logged at level INFO. `options` may contain:
 
-    Raises TrainingMode where gradients are wanted, BuildFailed if kernels that it waits for cannot be built,
-    FileNotFoundError if there is no library and autotune is not installed.
+    - `library`: as for `convert`. Default: the path in the environment variable AUTOTUNE_LIBRARY, or else the libraries
+      in the folder of this package, or else kernels that autotune chooses without tuning.
+    - `wait`: let the first call wait for kernels that autotune chooses. Without it, PyTorch runs the graph uncompiled
+      until the kernels are compiled.
+    - `margin` and `db`: as for `convert`.
+    - `mode`: one of Inductor's modes.
+    - `rest`: a backend such as aot_eager that compiles the rest of the graph instead of Inductor.
+    - `training`: kernels compute convolutions and their gradients, as in `convert`, with the parameters of each call.
+    - All other options are passed to Inductor or to the backend `rest`.
+
+    For inference, the parameters' values at the time of compilation are used. Once a parameter is replaced or changed,
+    PyTorch runs the graph uncompiled and issues one warning.
+
+    Raises TrainingMode if gradients are required without `training`, BuildFailed if kernels that the call waits for
+    cannot be built, FileNotFoundError if there is no library and autotune is not installed.
     """
     settings = dict(options or {})
     libraries = _libraries(settings.pop("library", None))
@@ -88,7 +96,7 @@ def autotune(
         return lookup_backend(compiler)(network, rest, **settings)
 
     if not part.layers:
-        begun_build(started, found)  # which ends it
+        begun_build(started, found)  # without layers, this cancels the build
         run = compiled(found.network)
     elif libraries is not None:
         with _without_grad():
@@ -118,7 +126,7 @@ def _pending(
     convert: Callable[[], Callable[..., object]],
     compiled: Callable[[nn.Module], Callable[..., object]],
 ) -> Callable[..., object]:
-    """Run the network as it is until its kernels are built; the next call converts and compiles it."""
+    """Return a function that runs the original network until its kernels are built, then converts and compiles it."""
     tracing, ready = TracingContext.try_get(), False
     run: Callable[..., object] = network
 
@@ -126,7 +134,7 @@ def _pending(
         nonlocal run, ready
         if not ready and build.done():
             ready = True
-            with torch._guards.tracing(tracing):  # as if Dynamo were compiling now: it has the symbols of sizes
+            with torch._guards.tracing(tracing):  # Dynamo's context from compilation, which knows the symbolic sizes
                 try:
                     run = convert()
                 except BuildFailed as error:
@@ -138,12 +146,15 @@ def _pending(
 
 
 def _words(libraries: Mapping[str, Library] | None) -> str:
-    """The paths of libraries, for the log."""
+    """Return the paths of libraries, for the log."""
     return ", ".join(str(library.path) for library in (libraries or {}).values()) or "untuned"
 
 
 def _libraries(given: object) -> dict[str, Library] | None:
-    """`libraries_if_any` of the option or the environment variable. Raises FileNotFoundError with instructions."""
+    """Call `libraries_if_any` with the option or the environment variable.
+
+    Raises FileNotFoundError with a message that says how to name a library.
+    """
     named = given or os.environ.get(LIBRARY)
     try:
         return libraries_if_any(named if named is None or isinstance(named, (list, tuple)) else str(named))
@@ -156,7 +167,10 @@ def _libraries(given: object) -> dict[str, Library] | None:
 def _guarded(
     compiled: Callable[..., object], made: Lifted, baked: list[Tensor], graph: fx.GraphModule, taken: list[object]
 ) -> Callable[..., object]:
-    """Run the compiled graph as long as the properties of the inputs that it used are the same."""
+    """Return a function that runs the compiled graph while the tensors compiled into it are the same and unchanged.
+
+    After a change, the function runs the original graph and issues one warning.
+    """
 
     def versions() -> list[int]:
         return [0 if tensor.is_inference() else tensor._version for tensor in baked]

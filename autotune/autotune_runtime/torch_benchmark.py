@@ -1,7 +1,8 @@
-"""Time a tuned layer interleaved with PyTorch's alternatives: the same work, in CUDA graphs, with cold caches.
+"""Time a tuned layer and PyTorch's alternatives for the same work, interleaved, in CUDA graphs and with cold caches.
 
-A contender's passes are recorded in one CUDA graph, each with its own images, filters and outputs, and the caches are
-overwritten before it is replayed. So neither Python nor launches nor data cached by an earlier pass affect the time.
+The passes of a contender are recorded in one CUDA graph. Each pass has its own images, filters and outputs, and the
+caches are overwritten before the graph is replayed. So neither Python nor launches nor data cached by an earlier pass
+affect the time.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ from .torch_operator import WRONG
 from .torch_plain import Plain
 from .torch_runtime import Runtime
 
-SAMPLE_US = 400.0  # duration of the passes of one sample, for which the launch of a graph is negligible
-MOST_BYTES = 1 << 30  # maximum size of the arrays of all passes
+SAMPLE_US = 400.0  # total duration of the passes in one sample, long enough to make a graph's launch negligible
+MOST_BYTES = 1 << 30  # maximum total size of the arrays of all passes
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of every contender of a race."""
+    """The work that every contender of a race must do."""
 
     kernel: LayerProblem
-    """the part that the library's kernel computes; PyTorch's kernels compute the rest after it"""
+    """the problem that the library's kernel computes; PyTorch's kernels compute the rest of the work"""
     residual: bool
     """whether a tensor of the output's shape is added after the layer"""
     activation: str
-    """the word of the activation after that; empty: none"""
+    """word of the activation after the layer and the residual; empty if there is none"""
     compiled: bool = False
-    """whether Inductor compiles the operators that kernels do not compute"""
+    """whether Inductor compiles the operators that the library's kernels do not compute"""
     linear: bool = False
-    """whether the network has a linear layer for it"""
+    """whether the layer is a linear layer in the network"""
 
     @property
     def words(self) -> str:
-        """The rest of the work, after the layer."""
+        """The work after the layer, in words."""
         parts = [
             *(["residual"] if self.residual else []),
             *([BY_WORD[self.activation].name] if self.activation else []),
@@ -59,25 +60,25 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The length of a race. Most of its time goes to the passes, each with arrays and a kernel of its own."""
+    """The length of a race. Most of a race's time goes to the passes, each of which has its own arrays and kernel."""
 
     rounds: int
-    """the result is their median"""
+    """number of rounds; a race's result is the median"""
     passes: int
-    """most passes of a sample"""
+    """maximum number of passes in a sample"""
 
 
 THOROUGH = Effort(rounds=21, passes=32)
-BRIEF = Effort(rounds=7, passes=8)  # for an untuned network, whose user waits for it
+BRIEF = Effort(rounds=7, passes=8)  # for an untuned network, because the user waits for the races
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Median microseconds of a pass of each contender."""
+    """Median time of a pass of each contender, in microseconds."""
 
     tuned_us: float
     rivals: tuple[tuple[str, float], ...]
-    """PyTorch's alternatives by name, fastest first"""
+    """names and times of PyTorch's alternatives, fastest first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,12 @@ class Arrays:
 
     x: Tensor
     joined: tuple[Tensor, ...]
-    """the other tensors of a concatenation or a gate"""
+    """all inputs of a concatenation or a gate except the first"""
     layer: Convolution | Plain
     tuned: nn.Module
     z: Tensor
     before: tuple[Tensor | None, ...]
-    """of a convolution: the frames before the images, and the factors of its prologue"""
+    """for a convolution: the frames before the images, and the factors of the prologue"""
 
 
 Pass: TypeAlias = Callable[[Arrays], Tensor]
@@ -101,7 +102,7 @@ Inputs = TypeVar("Inputs")
 def race(
     work: Work, layer: Convolution | Plain, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
-    """Time a library's kernel and PyTorch's operators in its place; None if the kernel disagrees with PyTorch."""
+    """Time a library's kernel and PyTorch's alternatives; None if the kernel disagrees with PyTorch."""
     device = layer.device
     first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
@@ -121,7 +122,7 @@ def race_apart(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time a kernel that multiplies its images by a gate, and in its place kernels for the gate and the convolution."""
+    """Time a kernel that computes a gate and a convolution against separate kernels for the two."""
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
@@ -142,9 +143,10 @@ def timed(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time contenders, one of which is called tuned, each on the same inputs: the first ones, and others of its kind.
+    """Time contenders on the same inputs; one contender is named `tuned`.
 
-    `each_bytes` is the size of the tensors that a pass reads and writes.
+    The inputs are `first` and further inputs from `another`. `each_bytes` is the size of the tensors that a pass reads
+    and writes.
     """
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
     count = max(1, min(effort.passes, MOST_BYTES // each_bytes, math.ceil(SAMPLE_US / once_us)))
@@ -159,14 +161,17 @@ def timed(
 
 
 def choose_algorithms(work: Work, conv: Convolution) -> None:
-    """Run PyTorch's alternatives once, with cudnn.benchmark on: a later race finds their algorithms chosen."""
+    """Run PyTorch's alternatives once, so that cuDNN has chosen their algorithms before a later race.
+
+    cudnn.benchmark must be on.
+    """
     arrays = _arrays(work, conv)
     for run in _rivals(work).values():
         run(arrays)
 
 
 def _rivals(work: Work) -> dict[str, Pass]:
-    """PyTorch's ways to do the work in a network that runs as it is, or that is compiled, by name."""
+    """Return PyTorch's alternatives by name: an eager network's operators, and if `work.compiled`, compiled ones."""
     of = work.kernel
     plain = LINEAR if work.linear else KINDS[of.operation]
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {plain}'}": partial(_separate, work)}
@@ -176,7 +181,10 @@ def _rivals(work: Work) -> dict[str, Pass]:
 
 
 def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None = None) -> Arrays:
-    """Random images and a copy of the layer in the problem's layout. Without a library no layer runs a kernel."""
+    """Make random inputs and a copy of the layer in the problem's layout.
+
+    Without a library, PyTorch also computes the tuned layer.
+    """
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
     own = copy.deepcopy(layer)
@@ -196,7 +204,7 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
-    """The tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
+    """Run the tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
     kernel = work.kernel
     given = (arrays.x, arrays.z if kernel.has_residual else None, *arrays.before)
     y: Tensor = arrays.tuned(*given) if isinstance(kernel, Problem) else arrays.tuned(arrays.x, *arrays.joined)
@@ -205,7 +213,7 @@ def _tuned(work: Work, arrays: Arrays) -> Tensor:
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
-    """The network's own operators, in place if possible."""
+    """Run the network's own operators, in place if possible."""
     y = arrays.layer(arrays.x, *arrays.before, *arrays.joined)
     return _followed(y, arrays.z if work.residual else None, work.activation)
 
@@ -215,18 +223,19 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
-    """Stands in for the code of `torch.compile`: cuDNN's convolution, then one kernel for the rest, in place.
+    """Run a stand-in for the code of `torch.compile`: cuDNN's convolution, then one in-place kernel for the rest.
 
-    An operator of PyTorch with the same reads and writes stands in for that kernel, because compiling it would take
-    longer than all races. So the result lacks the bias, and the activation after a residual.
+    Compiling that kernel would take longer than all races, so a PyTorch operator with the same reads and writes
+    replaces it. Therefore the result lacks the bias, and after a residual also the activation.
     """
     y = arrays.layer.with_bias(arrays.layer.prepared(arrays.x, *arrays.before), None)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 
 def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Approximate microseconds of a pass, including Python's time; in the first pass cudnn.benchmark chooses its
-    algorithm.
+    """Return the approximate time of a pass in microseconds, including Python.
+
+    A first pass, in which cudnn.benchmark chooses algorithms, is not timed.
     """
 
     def passed() -> None:
@@ -239,7 +248,7 @@ def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) 
 def _sample(
     run: Callable[[Inputs], object], sets: list[Inputs], device: torch.device, runtime: Runtime
 ) -> Callable[[], float]:
-    """A function that measures microseconds per pass over as many passes as there are sets of arrays."""
+    """Return a function that measures the time per pass in microseconds, over one pass for each set of arrays."""
     body = runtime.recorded(device, lambda: [run(inputs) for inputs in sets])
     runtime.time_ms(device, body)
     return lambda: 1000 * runtime.time_ms(device, body) / len(sets)

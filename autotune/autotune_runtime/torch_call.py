@@ -1,4 +1,4 @@
-"""A call of a library's kernel from PyTorch: its problem, and the tensors that it makes."""
+"""Describe a call of a library's kernel from PyTorch: the problem, and the tensors that the call creates."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ from .prepared import GIVEN, problem_of
 
 DTYPES: Mapping[torch.dtype, str] = {getattr(torch, name): word for name, word in TORCH_DTYPES.items()}
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""PyTorch's memory format with channels last, by the number of dimensions."""
+"""PyTorch's channels-last memory formats, by number of dimensions."""
 STORED = {word: dtype for dtype, word in DTYPES.items()}
 _MOST_AXES = 5
-"""axes of the images of conv and conv_transpose; PyTorch's tensors may lack the first spatial ones"""
+"""number of axes of the images of conv and conv_transpose; PyTorch's tensors may lack the first spatial axes"""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a call of a network chooses between a library's kernel and PyTorch's operator for each shape."""
+    """How a call chooses between a library's kernel and PyTorch's operator for each shape."""
 
     tf32: bool = True
     """whether a kernel may compute in TF32"""
     margin: float | None = None
-    """fraction by which a kernel must be faster in a short race in the first call of other sizes than `raced`; None: it
-    need not be faster"""
+    """fraction by which a kernel must be faster in a short race, which the first call of sizes that are not in `raced`
+    runs; None: no race, the kernel is used"""
     raced: tuple[tuple[int, ...], ...] = ()
-    """the sizes [C, ...] of the first tensor for which it was faster in a conversion's race"""
+    """sizes [C, ...] of the first tensor for which the kernel won the race of a conversion"""
     linear: bool = False
-    """whether PyTorch's operator is a linear layer in place of a convolution"""
+    """whether PyTorch's operator is a linear layer instead of a convolution"""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call without its tensors.
 
-    As text it is one argument of the operator: PyTorch's dispatcher takes 0.3 us for each argument, and Inductor writes
-    the text into the code that it generates.
+    The call is passed to the operator as one text argument, because PyTorch's dispatcher takes 0.3 us for each
+    argument, and Inductor writes the text into the code that it generates.
     """
 
     path: str
-    """path of the library"""
+    """path of the library that contains the kernels"""
     arguments: tuple[tuple[str, int | str], ...]
-    """the sizes that no shape determines, and words, by name"""
+    """words, and the sizes that no shape determines, by name"""
     torch_shapes: bool = False
-    """shapes are PyTorch's: channels stand second, however they are stored, and 1-d and 2-d tensors lack spatial axes;
-    False: shapes are as stored
+    """True: tensors have PyTorch's shapes, with channels as the second axis in every layout, and images with one or two
+    spatial axes have only these. False: shapes are in the order in which arrays are stored
     """
     choice: Choice | None = None
-    """None: a problem without a kernel is an error"""
+    """None: only kernels compute the call, so a problem without a kernel is an error"""
 
     @property
     def text(self) -> str:
-        """As text, which `call_of` parses."""
+        """The call as text, which `call_of` parses."""
         choice = None if self.choice is None else dataclasses.astuple(self.choice)
         return json.dumps([self.path, self.arguments, self.torch_shapes, choice])
 
     @property
     def library(self) -> Library:
-        """The library that has the kernels."""
+        """The library that contains the kernels."""
         return load(self.path)
 
     @property
@@ -75,22 +75,22 @@ class Call:
         return str(dict(self.arguments).get("layout", words[0]))
 
     def _axes(self, array: InterfaceArray) -> tuple[str, ...]:
-        """The axes of an array in the order of its tensor's shape."""
+        """Return the axes of an array, in the order of its tensor's shape."""
         axes = array.axes[self._layout]
         return (axes[0], axes[-1], *axes[1:-1]) if self.channels_last and len(axes) > 1 else axes
 
     @property
     def channels_last(self) -> bool:
-        """Whether tensors of PyTorch's shapes must be stored channels-last."""
+        """Whether tensors have PyTorch's shapes and must be stored channels-last."""
         return self.torch_shapes and self._layout == "nhwc"
 
     def problem(self, tensors: Mapping[str, Tensor]) -> DeclaredProblem:
-        """The problem of these tensors, by name. Raises ValueError."""
+        """Return the problem of these tensors, given by name. Raises ValueError if they do not match each other."""
         problem, runtime = self._problem(tensors)
         return problem.with_runtime(*map(int, runtime.values()))
 
     def _problem(self, tensors: Mapping[str, Tensor]) -> tuple[DeclaredProblem, Mapping[str, int]]:
-        """The problem, with 1 for run-time sizes that are symbols; and the run-time sizes by name."""
+        """Return the problem and the run-time sizes by name; symbolic run-time sizes are 1 in the problem."""
         interface = self.library.interface
         arrays = {array.name: array for array in interface.arrays}
         runtime: dict[str, int] = {}
@@ -111,7 +111,7 @@ class Call:
         return problem, {**dict(zip(interface.runtime, problem.runtime_sizes, strict=True)), **runtime}
 
     def made(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """New tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
+        """Create tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
         problem, runtime = self._problem(tensors)
         first, given, made = next(iter(tensors.values())), dict(tensors), {}
         for array in self.library.array_shapes(problem):
@@ -133,7 +133,7 @@ class Call:
         return made
 
     def memory_format(self, shape: Sequence[int]) -> torch.memory_format:
-        """How a tensor of this shape is stored. Raises ValueError if PyTorch has no such format."""
+        """Return how a tensor of this shape is stored. Raises ValueError if PyTorch has no such memory format."""
         if not self.channels_last or len(shape) < 3:
             return torch.contiguous_format
         if len(shape) not in LAST:
@@ -141,7 +141,7 @@ class Call:
         return LAST[len(shape)]
 
     def _shape(self, name: str, stored: tuple[int, ...], runtime: Mapping[str, int], rank: int) -> tuple[int, ...]:
-        """The shape of a tensor for an array, in a call whose first tensor has `rank` dimensions."""
+        """Return the shape of an array's tensor, in a call whose first tensor has `rank` dimensions."""
         array = next(array for array in self.library.interface.arrays if array.name == name)
         extents = {**dict(zip(array.axes[self._layout], stored, strict=True)), **runtime}
         shape = tuple(extents[axis] for axis in self._axes(array))
@@ -151,7 +151,7 @@ class Call:
 
 @torch.compiler.assume_constant_result
 def text_of(path: str, arguments: tuple[tuple[str, int | str], ...]) -> str:
-    """The text of a call with shapes as stored."""
+    """Return the text of a call whose shapes are in the order in which arrays are stored."""
     return _text_of(path, arguments)
 
 
@@ -174,9 +174,10 @@ def call_of(text: str) -> Call:
 def usable_kernel(
     library: Library, problem: DeclaredProblem, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
-    """The kernel for a problem on the current device, or an empty name, and why it cannot be used, or an empty text.
+    """Return the name of the kernel for a problem on the current device, and why the kernel cannot be used.
 
-    `tf32`: it may compute in TF32; `repeatable`: it must compute the same bits in every run.
+    The name is empty if there is no kernel; the reason is empty if the kernel can be used. `tf32`: the kernel may
+    compute in TF32. `repeatable`: the kernel must compute the same bits in every run.
     """
     try:
         library.workspace_bytes(problem)
@@ -194,17 +195,17 @@ def usable_kernel(
 
 
 def given_arrays(interface: Interface) -> list[InterfaceArray]:
-    """The arrays in a call of the operator, beginning with the arrays that every problem has."""
+    """Return the arrays that the operator takes; arrays that every problem has come first."""
     return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 
 def scalars_of(interface: Interface) -> list[InterfaceArray]:
-    """The numbers in a call of the operator."""
+    """Return the scalars that the operator takes."""
     return [array for array in interface.arrays if array.role == SCALAR]
 
 
 def schema(name: str, interface: Interface) -> str:
-    """An operator's schema: tensors that are read or changed, then numbers, and the call's text."""
+    """Return an operator's schema: tensors that are read or changed, then scalars, then the text of the call."""
     tensors, marks = [], iter("abcdefgh")
     for array in given_arrays(interface):
         kind = f"Tensor({next(marks)}!)" if array.role == "inout" else "Tensor"

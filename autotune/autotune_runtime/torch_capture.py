@@ -1,7 +1,7 @@
-"""Capture a PyTorch network as graphs of ATen operators by `torch.export`.
+"""Capture a PyTorch network as graphs of ATen operators with `torch.export`.
 
-If torch.export refuses a network as a whole, because its control flow depends on values, the largest parts that
-torch.export accepts are captured.
+If torch.export rejects the whole network, for example because its control flow depends on values, `capture` captures
+the largest parts that torch.export accepts.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from .torch_exported import exported, exported_program, graph_module, quiet
 from .torch_repeated import Calls, Once, Repeated, Value
 
 MOST_UNROLLED = 8
-"""Times that a convolution of one graph runs."""
-_MOST_KINDS = 8  # of calls of a part
+"""Maximum number of times that a convolution may run in one graph."""
+_MOST_KINDS = 8  # maximum number of different kinds of calls of one part
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A captured graph of a part of a network, or of all of it."""
+    """A captured graph of a part of a network, or of the whole network."""
 
     path: str
     graph: fx.GraphModule
     arguments: tuple[object, ...]
-    """the arguments of its only call"""
+    """arguments of the graph's only call"""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """parameters whose names in the graph differ from the model's, with the latter"""
+    """parameters' names in the graph -> their names in the model, where these differ"""
     is_convolution: bool = False
     """whether the part was a single convolution"""
 
     def layer_name(self, label: str) -> str:
-        """The name of one of its layers in the network."""
+        """Return the name in the network of a layer of this part."""
         return self.path if self.is_convolution else ".".join(filter(None, (self.path, label)))
 
 
@@ -54,13 +54,12 @@ def capture(
     *,
     most_unrolled: int = MOST_UNROLLED,
 ) -> tuple[nn.Module, tuple[Part, ...]]:
-    """Replace the parts of the network that can be captured by graphs; return the network, which is changed, and the
-    graphs.
+    """Replace the parts of a network that can be captured by graphs; return the changed network and the graphs.
 
-    All of it becomes one graph if torch.export accepts it, unless a convolution runs more than `most_unrolled` times.
-    Otherwise the largest parts whose parameters nobody else reads become graphs, and a part that ran several times
-    becomes a graph for each kind of call. `sketched` is called with a sketch of the graph, or of the largest parts,
-    which takes a fraction of torch.export's time.
+    The whole network becomes one graph if torch.export accepts it and no convolution runs more than `most_unrolled`
+    times. Otherwise the largest parts whose parameters no code outside the part reads become graphs. A part that runs
+    many times becomes one graph for each kind of call. `sketched` is called early with sketches of the graph or of the
+    largest parts; making a sketch takes a fraction of torch.export's time.
     """
     runs = Counter[nn.Module]()
     sketch = None if sketched is None else _sketch(network, arguments, runs)
@@ -76,8 +75,10 @@ def capture(
 
 
 def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
-    """The network's operators on fake tensors, which nearly always are those that torch.export finds, or None if this
-    fails, as for a part with forward hooks; counts how often each part runs.
+    """Trace the network on fake tensors; the operators are nearly always the same as torch.export's.
+
+    Returns None if tracing fails or a part without children has forward hooks. Counts in `runs` how often each part
+    runs.
     """
     if has_hooked_leaf(network):
         return None
@@ -110,7 +111,7 @@ def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.
 
 
 def _sketches(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> list[Part]:
-    """Sketches of the largest parts that run once."""
+    """Return sketches of the largest parts that run once."""
     given = _given_once(network, arguments, runs)
 
     def made(path: str, part: nn.Module) -> list[Part]:
@@ -121,13 +122,13 @@ def _sketches(network: nn.Module, arguments: tuple[object, ...], runs: Counter[n
 
 
 def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers, each once for every name that it has."""
+    """Yield parameters and buffers, once for each of their names."""
     yield from network.named_parameters(remove_duplicate=False)
     yield from network.named_buffers(remove_duplicate=False)
 
 
 def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
-    """How often each part runs on the example."""
+    """Count how often each part runs on the example."""
     runs = Counter[nn.Module]()
     with quiet(), _hooked(network.modules(), lambda part, _, __: runs.update([part])):
         run(network, arguments)
@@ -136,7 +137,7 @@ def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Modul
 
 @contextlib.contextmanager
 def _hooked(parts: Iterable[nn.Module], called: Callable[..., None]) -> Iterator[None]:
-    """Let a function see each call of parts: the part, its arguments by position, and by name."""
+    """Call a function before each call of these parts, with the part and its positional and named arguments."""
     hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in parts]
     try:
         yield
@@ -171,8 +172,9 @@ def _given_once(
 
 
 def _largest(network: nn.Module, made: Callable[[str, nn.Module], list[Part]]) -> Iterator[Part]:
-    """What a function makes of the children of a network that have convolutions, or of their own children if it makes
-    nothing of them.
+    """Apply `made` to the network's children that contain convolutions, and yield the resulting parts.
+
+    If `made` returns nothing for a child, it is applied to the child's own children.
     """
     waiting = [name for name, _ in reversed([*network.named_children()])]
     while waiting:
@@ -187,7 +189,10 @@ def _largest(network: nn.Module, made: Callable[[str, nn.Module], list[Part]]) -
 def _repeated(
     network: nn.Module, arguments: tuple[object, ...], part: nn.Module, path: str
 ) -> tuple[Repeated | None, list[Part]]:
-    """A part as a graph for each kind of its calls, and the graphs; None if there are many kinds, or one fails."""
+    """Capture a part as one graph for each kind of call; return the module that runs the graphs, and the graphs.
+
+    The module is None if there are too many kinds of calls or if a capture fails.
+    """
     calls = Calls(_MOST_KINDS)
     with _hooked([part], calls):
         run(network, arguments)
@@ -208,7 +213,10 @@ def _repeated(
 def given_to(
     network: nn.Module, arguments: tuple[object, ...], parts: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[object, ...]]:
-    """The arguments of the parts that are called with tensors by position, also in lists; each part runs once."""
+    """Run the network and return the arguments of these parts, each of which must run once.
+
+    Parts with named arguments, or with arguments other than tensors and nested tensors, are left out.
+    """
     given: dict[nn.Module, tuple[object, ...]] = {}
 
     def called(part: nn.Module, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
@@ -224,9 +232,9 @@ def given_to(
 def _can_stand_for(
     network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: nn.Module, runs: int
 ) -> bool:
-    """Whether the network computes the same with graphs in place of a part, also after changes of its parameters.
+    """Whether graphs can replace a part: the network computes the same, even after the part's parameters change.
 
-    If not, something besides the part's call reads them, or uses attributes that a graph does not have.
+    Otherwise, code outside the part's calls reads its parameters, or uses attributes that a graph does not have.
     """
 
     calls = 0

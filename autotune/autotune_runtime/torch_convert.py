@@ -1,4 +1,4 @@
-"""Replace a PyTorch network's convolutions and norms by tuned kernels, if they are faster."""
+"""Replace a PyTorch network's layers by tuned kernels where the kernels are faster."""
 
 from __future__ import annotations
 
@@ -25,37 +25,38 @@ def convert(
     db: str | Path = DB,
     training: bool = False,
 ) -> tuple[nn.Module, Report]:
-    """A copy of a network in which tuned kernels compute the convolutions and norms that they are faster at, and a
-    report.
+    """Return a copy of a network in which tuned kernels compute the layers that they are faster at, and a report.
 
-    `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor: kernels are chosen and timed for
-    its shapes, with cudnn.benchmark on. A list has several such examples, whose images may have other sizes: the layers
-    that run a kernel for the first example run others for the other ones. Batch norms are folded into the convolutions
-    before them, tuned or not. If the library has such kernels, a kernel also adds a tensor of the output's shape, as in
-    a ResNet's blocks, and computes an activation, if nothing else reads the values in between. The copy is a
-    `torch.fx.GraphModule`, or has such parts. No parameter of the copy requires gradients.
+    `example` is a tensor on the GPU, a tuple of arguments, or the sizes of one tensor. Kernels are chosen and timed for
+    the shapes of the example, with cudnn.benchmark on. To use kernels for images of several sizes, pass a list of
+    examples: layers that run a kernel for the first example get kernels for the other examples as well. Batch norms are
+    folded into the convolutions before them, tuned or not. If the library has such kernels, a kernel also adds a tensor
+    of the output's shape, as in the blocks of a ResNet, and computes an activation, provided that nothing else reads
+    the values in between. The copy is a `torch.fx.GraphModule` or contains such modules. No parameter of the copy
+    requires gradients.
 
-    A kernel is timed against the network's own operators, which run if it is not faster. PyTorch's kernels compute what
-    the kernel does not. If the kernel that computes most does not win, one that computes less is tried. All run from
-    CUDA graphs with cold caches.
+    Each kernel is timed against the network's own operators, which stay if the kernel is not faster. The time of a
+    kernel includes PyTorch's kernels for the operators that it does not compute. If the kernel that computes most
+    operators does not win, a kernel that computes fewer is tried. All contenders run from CUDA graphs with cold caches.
 
-    `library`: the path of a library or of an exported folder, or several; None: the libraries in the folder of this
-    package. `margin`: fraction by which a kernel must be faster.
+    `library`: one or several paths of libraries or exported folders; None: the libraries in the folder of this package.
+    `margin`: fraction by which a kernel must be faster.
 
-    If there is no library, autotune chooses kernels without tuning: recorded ones of this GPU, from the results
-    database `db` or else the bundled results, and those that its cost model predicts to be fastest. All cores compile
-    them in another process, and the user's cache folder keeps them. Until they are ready, the copy, an UntunedNetwork,
-    runs the network as it is; with `wait`, this function waits. A kernel must also agree with PyTorch's operator on
-    the example.
+    If there is no library, autotune chooses kernels without tuning: recorded kernels for this GPU, from the results
+    database `db` or else from the bundled results, and kernels that the cost model predicts to be fastest. Another
+    process compiles the kernels on all cores and stores them in the user's cache folder. Until they are ready, the
+    copy, an UntunedNetwork, runs the original network; with `wait`, this function waits for the kernels. A kernel must
+    also agree with PyTorch's operator on the example.
 
-    With `training` the copy can be trained: kernels compute the convolutions and their two gradients, each where it is
-    faster, and PyTorch everything else. The copy has the same modules, and parameters of its own, which an optimizer
-    must be given. The example is run in the network's mode, under the caller's autocast, and kernels are waited for.
+    With `training` the copy can be trained. Kernels compute the output and the two gradients of a convolution, each
+    only where it is faster; PyTorch computes everything else. The copy has the same modules as the network and its own
+    parameters, which you must pass to the optimizer. The example runs in the network's mode, under the caller's
+    autocast, and this function waits for kernels.
 
-    Raises TrainingMode for a network in training mode unless `training`, LibraryError if a library fails, BuildFailed
-    if autotune cannot build one, and FileNotFoundError if there is no library and autotune is not installed.
+    Raises TrainingMode for a network in training mode without `training`, LibraryError if a library fails, BuildFailed
+    if autotune cannot build a library, and FileNotFoundError if there is no library and autotune is not installed.
     """
-    with torch.inference_mode(mode=False):  # which makes tensors whose changes are not counted
+    with torch.inference_mode(mode=False):  # inference mode creates tensors whose changes PyTorch does not count
         libraries = libraries_if_any(library)
         started = started_build(module.parameters(), str(db)) if libraries is None else None
         try:

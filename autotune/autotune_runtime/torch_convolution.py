@@ -1,7 +1,7 @@
-"""Convolutions in PyTorch, by PyTorch and by the operator `autotune_runtime::convolution`.
+"""Compute convolutions of PyTorch tensors, with PyTorch or with the operator `autotune_runtime::convolution`.
 
-Shapes are PyTorch's, however tensors are stored: x [N, C, ...], filters [K, C/groups, ...] or, transposed,
-[C, K/groups, ...], with one to three spatial axes.
+Shapes are PyTorch's in every layout: x [N, C, ...], filters [K, C/groups, ...] or, if transposed, [C, K/groups, ...],
+with one to three spatial axes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
 _ANY = Choice()
-"""Kernels of all sizes that the library has."""
+"""The default choice: a kernel for every shape that the library supports."""
 
 
 def activated(y: Tensor, word: str) -> Tensor:
-    """Apply an activation to a tensor in place; return it unchanged for the word identity, and for none."""
+    """Apply an activation in place; return the tensor unchanged if `word` is not an activation, such as identity."""
     if word not in BY_WORD:
         return y
     made: Tensor = _in_place(word)(y, **BY_WORD[word].options)
@@ -40,7 +40,7 @@ def activated(y: Tensor, word: str) -> Tensor:
 
 @functools.cache
 def _in_place(word: str) -> Callable[..., Tensor]:
-    """PyTorch's operator with its overload, which is then not looked up in each call."""
+    """Return an overload of PyTorch's in-place operator, so that calls need not look it up."""
     overload: Callable[..., Tensor] = getattr(torch.ops.aten, f"{BY_WORD[word].aten}_").default
     return overload
 
@@ -48,7 +48,10 @@ def _in_place(word: str) -> Callable[..., Tensor]:
 def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, operation: str, arguments: Mapping[str, int | str]
 ) -> Tensor:
-    """PyTorch's convolution of x, in the terms of an operation; padding that differs at the ends is a tensor."""
+    """Compute a convolution with PyTorch, given an operation's arguments.
+
+    If the padding differs between the two ends of an axis, x is copied into a padded tensor.
+    """
     stride, before, *others = torch_arguments(x.dim(), operation, arguments)
     after = _by_axis("pad_{}_end", 0, x.dim(), arguments) if operation == "conv" else before
     if before != after:
@@ -59,14 +62,17 @@ def convolved(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """PyTorch's linear layer of the pixels of x [N, C, H, W]; filters are [K, C, 1, 1]."""
+    """Apply PyTorch's linear layer to the pixels of x [N, C, H, W]; filters are [K, C, 1, 1]."""
     return functional.linear(x.movedim(1, -1), weight.flatten(1), bias).movedim(-1, 1)
 
 
 def torch_arguments(
     rank: int, operation: str, arguments: Mapping[str, int | str]
 ) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
-    """The arguments of PyTorch's convolution of tensors of a rank, without padding at the ends that differs."""
+    """Convert an operation's arguments to those of `torch.convolution` for tensors with `rank` dimensions.
+
+    The padding is that at the start of each axis.
+    """
     of, transposed = functools.partial(_by_axis, rank=rank, arguments=arguments), operation == "conv_transpose"
     padding, groups = of("padding_{}" if transposed else "pad_{}", 0), int(arguments.get("groups", 1))
     return of("stride_{}", 1), padding, of("dilation_{}", 1), transposed, of("output_padding_{}", 0), groups
@@ -77,7 +83,7 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 
 
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
-    """A call by PyTorch's operators, in the layout of a kernel."""
+    """Compute a call with PyTorch's operators; the output has a kernel's layout."""
     arguments, z, mask = dict(call.arguments), tensors.get("z"), tensors.get("mask")
     w, bias = tensors["w"], tensors.get("bias")
     cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
@@ -92,7 +98,7 @@ def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tensor | None, prologue: str) -> Tensor:
-    """The input of the convolution: a video with the frames before it, or images after the prologue."""
+    """Return the convolution's input: a video joined with the frames before it, or images after the prologue."""
     x = x if cache is None else torch.cat((cache, x), 2)
     if scale is None:
         return x
@@ -104,12 +110,12 @@ def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tenso
 
 
 CONVOLUTION = Operator(BY_NAME["conv"], "convolution", by_pytorch)
-"""The operator of all three operations: `conv` has the arrays of the others, a cache, and a scale and a shift before
-the convolution. `convolution` has a more convenient signature."""
+"""The operator for libraries of conv2d, conv and conv_transpose. It takes the arrays of `conv`, which include those of
+the other two operations. The function `convolution` has a more convenient signature."""
 
 
 class Convolution(nn.Module):
-    """A convolution of one to three dimensions, transposed or not, that PyTorch computes."""
+    """A convolution with one to three spatial axes, transposed or not, that PyTorch computes."""
 
     operator = CONVOLUTION
 
@@ -117,7 +123,7 @@ class Convolution(nn.Module):
         super().__init__()
         self.weight, self.bias = weight, bias
         self.problem = problem
-        """the convolution; its epilogue is not computed"""
+        """the convolution; this module does not compute the problem's epilogue"""
         self._operation, self._arguments = problem.operation, problem.arguments
         self.eval()
 
@@ -127,66 +133,65 @@ class Convolution(nn.Module):
         cache: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """Compute y [N, K, ...] from x [N, C, ...], the frames before it and the factors of its channels."""
+        """Compute y [N, K, ...] from x [N, C, ...], the frames before x and the factors of its channels."""
         return self.with_bias(self.prepared(input, cache, scale), self.bias)
 
     def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:
-        """What is multiplied by the filters."""
+        """Return the tensor that the filters are applied to."""
         return prepared(x, cache, scale, None, self.problem.prologue)
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution of what is multiplied, with another bias or none."""
+        """Convolve an input that `prepared` returned, with this bias."""
         return convolved(x, self.weight, bias, self._operation, self._arguments)
 
     def first_sizes(self, problem: LayerProblem) -> tuple[int, ...]:
-        """The sizes [C, ...] of the images in a problem's call of the operator."""
+        """Return the sizes [C, ...] of the images that the operator gets for a problem."""
         return tuple(size or 0 for size in problem.x[1:])
 
     @property
     def device(self) -> torch.device:
-        """The device of its filters."""
+        """The device of the filters."""
         return self.weight.device
 
     def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
-        """The same convolution by a library's kernels, with this epilogue."""
+        """Return the same convolution, with this epilogue and computed by a library's kernels."""
         return TunedConvolution(self, replace(self.problem, epilogue=epilogue), library, choice)
 
     def extra_repr(self) -> str:
-        """The text that `print` shows."""
+        """Return the text that `print` shows in parentheses."""
         of = self.problem.geometry
         kind = "transposed, " if of.transposed else ""
         return f"{kind}x {sizes(of.x)}, filters {sizes(of.w)}, stride {of.stride}, padding {of.before}"
 
 
 class LinearLayer(Convolution):
-    """A linear layer of the pixels of channels-last images; its kernel is a 1x1 convolution's."""
+    """A linear layer of the pixels of channels-last images; a kernel computes it as a 1x1 convolution."""
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """The images y [N, K, H, W] of x [N, C, H, W] with this bias."""
+        """Compute y [N, K, H, W] from x [N, C, H, W] with this bias."""
         return linear(x, self.weight, bias)
 
 
 class UpsampledConvolution(Convolution):
-    """A 3x3 convolution of images after nearest upsampling by 2; its kernel is a transposed convolution's."""
+    """A 3x3 convolution after nearest upsampling by 2; a kernel computes it as a transposed convolution."""
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """The convolution y [N, K, 2 H, 2 W] of x [N, C, H, W] with this bias."""
+        """Compute y [N, K, 2 H, 2 W] from x [N, C, H, W] with this bias."""
         upsampled = functional.interpolate(x, scale_factor=2.0)
         made: Tensor = torch.conv2d(upsampled, self.weight, bias, padding=1, groups=self.problem.geometry.groups)
         return made
 
     def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
-        """The transposed convolution of the same images, with this epilogue."""
+        """Return the transposed convolution that computes the same, with this epilogue and a library's kernels."""
         weight = nn.Parameter(upsampled_filters(self.weight, self.problem.geometry.groups), requires_grad=False)
         return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
 
 
 def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
-    """The filters [C, K/groups, 4, 4] of the transposed convolution with a stride of 2 and a padding of 1 that computes
-    a 3x3 convolution after nearest upsampling by 2.
+    """Convert 3x3 filters after nearest upsampling by 2 to a transposed convolution's filters [C, K/groups, 4, 4].
 
-    Its tap a of a row adds pixel i to output 2 i + a - 1, as do the taps of the 3x3 filters that meet pixel i there.
-    Sums are rounded once.
+    The transposed convolution has a stride of 2 and a padding of 1. Tap a of a row adds pixel i to output 2 i + a - 1,
+    so it is the sum of the taps of the 3x3 filter that read pixel i for this output. Sums are rounded once.
     """
     taps = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.float64, device=weight.device)
     grouped = weight.double().unflatten(0, (groups, -1))
@@ -196,21 +201,21 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
 
 
 class TunedConvolution(Convolution):
-    """A convolution that runs a library's kernels, and PyTorch's convolution for shapes that have none.
+    """A convolution that a library's kernels compute, or PyTorch for shapes without a kernel.
 
-    If its problem has a residual, it takes the residual as a second argument and adds it before its activation; the
-    frames before a video are its third, and factors of each image's channels [N, C, 1, ...] its fourth. The operator
-    chooses a kernel in the first call of a shape. PyTorch's convolution computes images on another type of device, and
-    all images once the filters were cast to another dtype (`network.half()`). The module notices a change of the
-    parameters in place or by `load_state_dict`, but not through `.data`.
+    If the problem has a residual, the module takes the residual as the second argument and adds it before the
+    activation. The third argument is the frames before a video, and the fourth the factors of each image's channels
+    [N, C, 1, ...]. The operator chooses a kernel in the first call of a shape. PyTorch computes images on another type
+    of device, and all images once the filters were cast to another dtype (`network.half()`). The module notices changes
+    of the parameters in place or by `load_state_dict`, but not through `.data`.
     """
 
     def __init__(self, conv: Convolution, problem: Problem, library: str | Path, choice: Choice = _ANY) -> None:
-        """Take over a convolution's parameters; `problem` determines layout and epilogue."""
+        """Use the parameters of `conv`; `problem` determines the layout and the epilogue."""
         super().__init__(problem, conv.weight, conv.bias)
         of = problem.geometry
         zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
-        self.register_buffer("zeros", zeros, persistent=False)  # a bias, for a kernel that takes one
+        self.register_buffer("zeros", zeros, persistent=False)  # the bias for a kernel that requires one
         self._dtype = conv.weight.dtype
         self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, choice=choice).text
 
@@ -221,7 +226,7 @@ class TunedConvolution(Convolution):
         cache: Tensor | None = None,
         scale: Tensor | None = None,
     ) -> Tensor:
-        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...], the frames before x and its factors."""
+        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...], the frames before x and the factors."""
         x, own = input, self._parameters
         weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
@@ -252,11 +257,11 @@ class TunedConvolution(Convolution):
         y: Tensor,
         bounds: tuple[float, float],
     ) -> float:
-        """The largest error of results y, relative to what is allowed there, at all pixels or, of many, random ones.
+        """Return the largest error of results y as a fraction of the allowed error.
 
-        Results are compared with float64. A sum may be wrong by the first of `bounds` times the sum of its terms'
-        magnitudes, and by up to the second where padding leaves few terms, as in autotune's verification; what follows
-        it multiplies that and rounds.
+        Results are compared with float64 at all pixels, or at random pixels if there are many. The allowed error of a
+        sum is `bounds[0]` times the sum of the terms' magnitudes; where padding leaves few terms, the factor grows up
+        to `bounds[1]`, as in autotune's verification. The activation multiplies this error, and rounding adds to it.
         """
         of = self.problem.geometry
         pixels = chosen_pixels(y, self.weight, of.groups)
@@ -276,7 +281,7 @@ class TunedConvolution(Convolution):
         return float(ratio.nan_to_num(nan=torch.inf))
 
     def leave_to_pytorch(self) -> None:
-        """Run PyTorch's operators from now on."""
+        """Compute with PyTorch's operators from now on."""
         self._call = ""
 
     def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
@@ -288,7 +293,7 @@ class TunedConvolution(Convolution):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        """The text that `print` shows."""
+        """Return the text that `print` shows in parentheses."""
         return f"{super().extra_repr()}, tuned for {self.problem.geometry.layout}, epilogue {self.problem.epilogue}"
 
 
@@ -307,12 +312,13 @@ def convolution(
     channels_last: bool = False,
     library: str | Path | None = None,
 ) -> Tensor:
-    """PyTorch's convolution, then the addition of z and an activation, by the library's kernel for x's shape.
+    """Compute PyTorch's convolution, then add z and apply an activation, with the library's kernel for x's shape.
 
-    A library of conv_transpose computes transposed convolutions; only they have an `output_padding`. x, weight, bias
-    and z have one dtype and device, and z has the output's shape; `activation` is a word such as relu; both need a
-    bias. `channels_last`: the kernel is for NHWC, and so is the output. `library` is a path; None: the one that
-    `find_library` finds. Raises LibraryError if the library has no kernel, TrainingMode if gradients are required.
+    A library of conv_transpose computes transposed convolutions; only these take an `output_padding`. x, weight, bias
+    and z have the same dtype and device, and z has the output's shape. `activation` is a word such as relu. Both z and
+    an activation require a bias. `channels_last`: the kernel and the output are NHWC. `library` is a path; None: the
+    library that `find_library` finds. Raises LibraryError if the library has no kernel for the problem, TrainingMode if
+    gradients are required.
     """
     path = str(find_library() if library is None else library)
     numbers = tuple(
@@ -329,7 +335,7 @@ def convolution(
 
 @torch.compiler.assume_constant_result
 def _text_of(path: str, numbers: tuple[tuple[int, ...], ...], k: int, groups: int, epilogue: str, layout: str) -> str:
-    """The text of a call with PyTorch's stride, padding, dilation and output padding, and k output channels."""
+    """Return the text of a call; `numbers` are PyTorch's stride, padding, dilation and output padding."""
     return _known_text_of(path, numbers, k, groups, epilogue, layout)
 
 

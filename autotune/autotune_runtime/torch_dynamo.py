@@ -1,4 +1,4 @@
-"""The graph that Dynamo captured, with the network's parameters as attributes, as torch.export has them."""
+"""Convert a graph captured by Dynamo to the form of torch.export's graphs, with parameters as attributes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .torch_capture import Part
 
 @dataclass(slots=True)
 class Lifted:
-    """A network that takes some of a graph's inputs; parameters and buffers are its own."""
+    """A graph whose parameters and buffers became attributes; a call passes only the other inputs."""
 
     part: Part
     taken: list[int]
-    """positions of the inputs that are the network's parameters and buffers"""
+    """positions in Dynamo's graph of the inputs that are parameters and buffers"""
     rest: list[int]
-    """positions of the inputs that are passed in a call"""
+    """positions in Dynamo's graph of the inputs that a call still passes"""
 
 
 def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
-    """Dynamo's captured graph in ATen's operators, with the parameters and buffers among its inputs as attributes."""
+    """Convert Dynamo's graph to ATen operators, and turn inputs that are parameters and buffers into attributes."""
     originals = graph.graph.find_nodes(op="placeholder")
     network = _in_aten(graph, [node.meta["example_value"] for node in originals])
     nodes = network.graph
@@ -69,8 +69,9 @@ def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
 
 
 def label(placeholder: fx.Node) -> str:
-    """The name of a parameter in the model, from Dynamo's L['self']._modules['conv']._parameters['bias']; empty if it
-    is not one.
+    """Return the name of a parameter or buffer in the model; empty for other inputs.
+
+    Dynamo names the source of such an input L['self']._modules['conv']._parameters['bias'].
     """
     source = getattr(placeholder, "_dynamo_source", None)
     name = "" if source is None else source.name
@@ -79,5 +80,5 @@ def label(placeholder: fx.Node) -> str:
 
 
 def _example(given: object) -> object:
-    """An input for running a network: a symbol of Dynamo becomes the number that it currently stands for."""
+    """Return an input for running the network: a symbolic size is replaced by its current value."""
     return given.node.hint if isinstance(given, torch.SymInt) else given

@@ -1,4 +1,4 @@
-"""Outputs of a convolution in float64, at as many pixels as take milliseconds.
+"""Compute a convolution's outputs in float64 at a limited number of pixels, which takes milliseconds.
 
 PyTorch's float64 convolutions of large images take seconds.
 """
@@ -13,13 +13,14 @@ from torch import Tensor
 from .convolution import Geometry
 
 MOST_ELEMENTS = 1 << 25
-"""Elements of an array to compare at once; for a convolution, elements of the inputs that all its pixels read."""
+"""Maximum number of array elements to compare at once; for a convolution, of input elements that all pixels read."""
 
 
 def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
-    """Indexes of pixels of y [N, K, ...] along each axis except K: all pixels, or random ones if there are too many.
+    """Choose all pixels of y [N, K, ...], or random pixels if there are too many.
 
-    Filters are [K, C/groups, ...] or, transposed, [C, K/groups, ...].
+    Returns the indices of the pixels along each axis except K. Filters are [K, C/groups, ...] or, if transposed,
+    [C, K/groups, ...].
     """
     sizes = (y.shape[0], *y.shape[2:])
     most = max(1, MOST_ELEMENTS // (max(weight.shape[0], weight.shape[1] * groups) * math.prod(weight.shape[2:])))
@@ -32,13 +33,15 @@ def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
 
 
 def at_pixels(tensor: Tensor, pixels: tuple[Tensor, ...]) -> Tensor:
-    """The channels [..., C] of pixels of a tensor [N, C, ...]."""
+    """Return the channels [..., C] of some pixels of a tensor [N, C, ...], in float64."""
     return tensor.movedim(1, -1)[pixels].double()
 
 
 def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor, Tensor]:
-    """A convolution's sums of products at some pixels of its output, [pixels, K], the sums of their magnitudes, and the
-    share of the products [pixels, 1] that padding leaves.
+    """Compute a convolution at some pixels of its output in float64.
+
+    Returns the sums of products [pixels, K], the sums of the products' magnitudes [pixels, K], and the fraction of the
+    products that do not read padding [pixels, 1].
     """
     n, *places = pixels
     axes = len(places)

@@ -1,4 +1,4 @@
-"""Run a network on an example, and record the arguments of its parts."""
+"""Run a network on an example without side effects on its state, and inspect its parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .torch_runtime import TrainingMode
 
 
 def refuse_training(module: nn.Module) -> None:
-    """Raise TrainingMode if some part of a network is in training mode."""
+    """Raise TrainingMode if any part of a network is in training mode."""
     for name, part in module.named_modules():
         if part.training:
             where = f"its part {name}" if name else "the network"
@@ -24,15 +24,15 @@ def refuse_training(module: nn.Module) -> None:
 
 
 def examples_of(example: object) -> list[object]:
-    """The examples of a list of several, or the only one."""
+    """Return the examples in a list of several examples, or a single example as a list."""
     several = isinstance(example, list) and not all(isinstance(each, int) for each in example)
     return [*example] if several and isinstance(example, list) else [example]
 
 
 def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
-    """The arguments of a call: a tensor, a tuple of arguments, or the sizes of a tensor to fill with noise.
+    """Return the arguments of a call from a tensor, a tuple of arguments, or the sizes of a tensor of random noise.
 
-    The noise is stored channels-last if filters are.
+    The noise is stored channels-last if the filters of a convolution are. Raises TypeError for other examples.
     """
     if isinstance(example, Tensor):
         return (example,)
@@ -49,17 +49,17 @@ def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ExampleRun:
-    """The result of a run: outputs, and other tensors that the network may have written."""
+    """The result of a run: the outputs, and other tensors that the network may have written."""
 
     outputs: object
     arguments: list[Tensor]
     """the tensors among the arguments, after the run"""
     buffers: dict[str, Tensor]
-    """by path, after the run"""
+    """buffers by path, after the run"""
 
 
 def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
-    """Run a network on an example and restore arguments, buffers and the state of random numbers."""
+    """Run a network on an example, leaving arguments, buffers and the random state unchanged."""
     with undisturbed(network, arguments) as given:
         outputs = network(*given)
         return ExampleRun(outputs, tensors_of(given), dict(network.named_buffers()))
@@ -67,8 +67,9 @@ def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
 
 @contextmanager
 def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
-    """Copies of the arguments for a block in which a network has copies of its buffers; the random
-    state is restored.
+    """Yield copies of the arguments for a block in which the network has copies of its buffers.
+
+    The random state is restored after the block.
     """
     gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
     with _copied_buffers(network), torch.random.fork_rng(gpus):
@@ -76,14 +77,14 @@ def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[t
 
 
 def copied(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments of a call with copies of their tensors; one that occurs twice is copied once."""
+    """Return the arguments of a call with copies of their tensors; a tensor that occurs twice is copied once."""
     copies = {id(tensor): tensor.clone() for tensor in tensors_of(arguments)}
     made: tuple[object, ...] = tree_map(lambda given: copies.get(id(given), given), arguments)
     return made
 
 
 def tensors_of(value: object) -> list[Tensor]:
-    """The tensors in tuples, lists and dictionaries."""
+    """Return the tensors in nested tuples, lists and dictionaries."""
     return [leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor)]
 
 
@@ -107,7 +108,10 @@ def _copied_buffers(network: nn.Module) -> Iterator[None]:
 
 
 def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module:
-    """Replace a part of the network by another, at every path; return the other itself if the part is all of it."""
+    """Replace a part of the network by another module, at every path; return the changed network.
+
+    If the part is the whole network, the other module itself is returned.
+    """
     for parent in [*network.modules()]:
         for name, child in [*parent._modules.items()]:
             if child is part:
@@ -116,25 +120,25 @@ def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module
 
 
 def convolutions(module: nn.Module) -> dict[str, _ConvNd]:
-    """By their paths, in the order of the network's modules."""
+    """Return the convolutions of a network by path, in the order of the modules."""
     return {name: part for name, part in module.named_modules() if isinstance(part, _ConvNd)}
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Whether a call of a part of a network runs more than its forward."""
+    """Whether forward hooks run when a part of a network is called."""
     return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def has_hooked_leaf(network: nn.Module) -> bool:
-    """Whether a part without children has forward hooks."""
+    """Whether any part without children has forward hooks."""
     return any(has_hooks(part) and not [*part.children()] for part in network.modules())
 
 
 def changes_are_counted(part: nn.Module) -> bool:
-    """Whether PyTorch counts changes of a network's tensors; it does not for inference tensors."""
+    """Whether PyTorch counts changes of a module's tensors, that is, whether none of them is an inference tensor."""
     return not any(each.is_inference() for each in (*part.parameters(), *part.buffers()))
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether a tensor is stored channels-last; one that could be either counts as contiguous."""
+    """Whether a tensor is stored channels-last; a tensor that is contiguous in both layouts is not."""
     return x.dim() in LAST and x.is_contiguous(memory_format=LAST[x.dim()]) and not x.is_contiguous()

@@ -1,4 +1,4 @@
-"""Capture a PyTorch network, or a part of it, as one graph of ATen operators by `torch.export`."""
+"""Capture a PyTorch network, or a part of a network, as one graph of ATen operators with `torch.export`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import has_hooked_leaf, tensors_of
 
-_FEWEST = 2  # batch size of the capture, because PyTorch takes a size of 1 for a constant
+_FEWEST = 2  # smallest batch size of a capture, because PyTorch treats a size of 1 as a constant
 SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
 
 
 def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:
-    """The network captured by torch.export for all sizes that it allows; None if it fails, or if a part without
-    children has forward hooks, which a graph would not run.
+    """Capture a network for all sizes that torch.export allows.
+
+    Returns None if the capture fails, or if a part without children has forward hooks, which a graph would not run.
     """
     if has_hooked_leaf(network):
         return None
@@ -34,10 +35,10 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
 def exported_program(
     network: nn.Module, *attempts: tuple[tuple[object, ...], object]
 ) -> torch.export.ExportedProgram | None:
-    """The network captured with the first arguments and dynamic shapes that torch.export accepts, if any."""
+    """Capture a network with the first attempt (arguments and dynamic shapes) that torch.export accepts; else None."""
     for arguments, shapes in attempts:
         try:
-            # the network's reads of sizes are part of the graph then, and fail there for other sizes
+            # with deferred asserts, the network's checks of sizes become part of the graph and fail when it runs
             return torch.export.export(
                 network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
             )
@@ -48,7 +49,7 @@ def exported_program(
 
 
 def _depends_on_values(error: BaseException | None) -> bool:
-    """Whether torch.export failed at a value that only a run of the network knows."""
+    """Whether torch.export failed because control flow depends on a value that only a run of the network computes."""
     while error is not None:
         if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
             return True
@@ -57,12 +58,12 @@ def _depends_on_values(error: BaseException | None) -> bool:
 
 
 def _any_sizes(arguments: tuple[object, ...]) -> object:
-    """torch.export's description of the arguments' sizes: each may vary, if the network allows it."""
+    """Return dynamic shapes for torch.export in which every size may vary if the network allows it."""
     return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
 
 
 def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments with two images instead of one."""
+    """Return the arguments with two images instead of one; arguments with several images are returned unchanged."""
     tensors = [each for each in tensors_of(arguments) if each.dim()]
     if any(each.shape[0] != 1 for each in tensors):
         return arguments
@@ -73,15 +74,18 @@ def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
 
 
 class Sizes:
-    """Rejects arguments of sizes that a graph is not for. A forward pre-hook, which checks sizes only once."""
+    """A forward pre-hook that rejects arguments of sizes that a graph does not support; checks each shape once."""
 
     def __init__(self, ranges: Sequence[Sequence[tuple[int, int | None]]], asked: fx.GraphModule) -> None:
-        """`ranges` are the smallest and the largest size of each axis of each tensor, None if there is no largest."""
+        """Check against `ranges`, the smallest and largest size of each tensor's axes, and with the graph `asked`.
+
+        A largest size of None means that there is no limit.
+        """
         self._ranges, self._asked = ranges, asked
         self._known: set[tuple[tuple[int, ...], ...]] = set()
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
-        """Raise ValueError for other sizes."""
+        """Raise ValueError for sizes that the graph does not support."""
         if torch.compiler.is_compiling():
             return
         tensors = tensors_of(inputs)
@@ -112,18 +116,18 @@ def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
     ranges = [[_range(size, program) for size in each.shape] for each in values if isinstance(each, Tensor)]
     for node in made.graph.nodes:
         modules = [*(node.meta.get("nn_module_stack") or {}).values()]
-        node.meta.clear()  # fake tensors, which no copy of a network needs
+        node.meta.clear()  # drop fake tensors, which no copy of a network needs
         if modules:
             node.meta["path"] = modules[-1][0]
     asked = _asked(made.graph)
-    made.graph._tracer_cls = None  # that of the capture, which unpickling would call without its arguments
+    made.graph._tracer_cls = None  # unpickling would call the capture's tracer class without its arguments
     graph = fx.GraphModule(made, made.graph)
     graph.register_forward_pre_hook(Sizes(ranges, asked))
     return graph.eval()
 
 
 def _range(size: int | torch.SymInt, program: torch.export.ExportedProgram) -> tuple[int, int | None]:
-    """The smallest and the largest size of an axis for which a capture is valid."""
+    """Return the smallest and the largest size of an axis for which a capture is valid; None: no largest size."""
     if isinstance(size, int):
         return size, size
     found = program.range_constraints.get(size.node.expr)
@@ -138,7 +142,7 @@ def _in_words(least: int, most: int | None) -> str:
 
 
 def _asked(graph: fx.Graph) -> fx.GraphModule:
-    """Move the network's checks of its arguments' sizes out of its graph, into one of their own."""
+    """Move the checks of argument sizes from a graph into a new graph, which is returned."""
     of_sizes = {*graph.find_nodes(op="placeholder")}
     questions = []
     for node in graph.nodes:
@@ -163,9 +167,10 @@ SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.de
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress PyTorch's warnings and logs during a capture, and the graph that it prints if the capture fails.
+    """Suppress PyTorch's warnings and logs during a capture, and the graph that PyTorch prints if the capture fails.
 
-    torch.export reads cudnn.allow_tf32, which PyTorch refuses while convolutions have another precision than RNNs.
+    torch.export reads cudnn.allow_tf32, which raises an error while convolutions and RNNs have different precisions, so
+    the precision of convolutions is set to that of RNNs inside the block.
     """
     disabled = logging.root.manager.disable
     cudnn = torch.backends.cudnn

@@ -1,4 +1,4 @@
-"""Fold scales and shifts after a convolution, such as batch norms, into its filters and bias."""
+"""Fold scales and shifts after a convolution, such as batch norms, into the convolution's filters and bias."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .aten_calls import CASTS
 def scale_and_shift(
     conv: fx.Node, chain: Sequence[fx.Node], value: Callable[[fx.Node], Tensor], y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The effect of operators on each channel of a convolution's output [1, K, ...]: f(y) = scale * y + shift, in
-    float64.
+    """Return each channel's scale and shift in float64, such that scale * y + shift computes a chain of operators.
 
-    Each operator of the chain reads the output of the previous one, and otherwise tensors whose values `value` knows.
+    The first operator of the chain reads the output of `conv`, and each other operator the output of the previous one.
+    `value` returns the values of all other tensors that they read. `y` is a tensor of the output's shape with sizes of
+    1 for all axes except the channels.
     """
 
     def behind(number: float) -> Tensor:
@@ -38,10 +39,10 @@ def scale_and_shift(
 def with_scale_and_shift(
     weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor, *, transposed_groups: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Filters and bias [K] of a convolution, including a scale and a shift after it, in its dtype.
+    """Fold a scale and a shift [K] into a convolution's filters and bias [K]; return both in the filters' dtype.
 
-    Filters are [K, C/groups, ...], or [C, K/groups, ...] of a transposed convolution, whose groups are given. Computed
-    in float64, because in half precision a small epsilon of a batch norm would be 0.
+    Filters are [K, C/groups, ...], or [C, K/groups, ...] for a transposed convolution with `transposed_groups` groups.
+    The results are computed in float64, because in half precision a batch norm's small epsilon would be 0.
     """
     if transposed_groups:
         of_group = weight.double().unflatten(0, (transposed_groups, -1))  # [groups, C/groups, K/groups, ...]
