@@ -1,7 +1,7 @@
 """The device seam: a device's properties (`DeviceInfo`) and operations (`Device`, `Module`).
 
 A device loads a compiled program, fills and reads memory, launches kernels and times them. `measurement` and `workers`
-are written against these protocols and know no backend by name.
+use only these protocols and never name a backend.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a kind of device. A new kind of GPU is an entry in ABILITIES and a folder in `devices/`."""
+    """The abilities of a kind of device. To add a kind of GPU, add an entry to ABILITIES and a folder to `devices/`."""
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
     gpu_times: bool = False
-    """its times are a GPU's, measured or recorded"""
+    """times are measured on a GPU, or were recorded on one"""
     cpu: bool = False
-    """kernels run on the cores that compile them; their times say nothing about a GPU"""
+    """kernels run on the cores that compile them; the measured times say nothing about a GPU"""
     compile: bool = False
-    """kernels are compiled and run; otherwise times are computed or come from a recording"""
+    """kernels are compiled and run; without this ability, times are computed or come from a recording"""
     graphs: bool = False
     """short kernels are timed in a graph, without launch gaps"""
     profile: bool = False
@@ -50,26 +50,26 @@ ABILITIES: Mapping[str, Abilities] = MappingProxyType(
         "replay": Abilities(gpu_times=True),
     }
 )
-"""By kind; other kinds can do nothing."""
+"""The abilities of each kind of device. A kind that is not listed has no abilities."""
 
 
 def abilities(kind: str) -> Abilities:
-    """The abilities of a kind of device."""
+    """Return the abilities of a kind of device."""
     return ABILITIES.get(kind, Abilities())
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device's identity (kind, name, arch, sm_count, memory_bytes) and its limits. Limits default to sm_90's."""
+    """A device's identity (kind, name, arch, sm_count, memory_bytes) and limits, which default to those of sm_90."""
 
     kind: str
     """cuda | host | null | replay"""
     name: str
-    """from the driver"""
+    """name that the driver reports"""
     arch: int
-    """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
+    """compute capability times ten, such as 90 for 9.0; templates may rely on the limits of this architecture"""
     sm_count: int
-    """multiprocessors"""
+    """number of multiprocessors"""
     memory_bytes: int
     """device memory, bytes"""
     max_threads_per_block: int = 1024
@@ -95,49 +95,49 @@ class DeviceInfo:
 
     @property
     def can(self) -> Abilities:
-        """Its abilities."""
+        """The abilities of this kind of device."""
         return abilities(self.kind)
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:
-        """The fields that must be equal for results of two machines to be comparable."""
+        """The fields that must be equal before results from two machines can be compared."""
         return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
 
     def is_like(self, other: DeviceInfo) -> bool:
-        """Whether both are of one class: kind, compute capability and SM count are equal; names may differ."""
+        """Whether both devices are of one class: equal kind, compute capability and SM count. Names may differ."""
         return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
 
 
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The devices with this name, ignoring case, or else all devices whose name contains the word."""
+    """Return the devices with this name or, if there are none, the devices whose name contains it. Case is ignored."""
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
     return exact or [info for info in devices if word.casefold() in info.name.casefold()]
 
 
 BUSY_PERCENT = "busy_percent"
-"""an environment's attribute: the share of the second before a GPU was opened in which other programs' kernels ran on
-it
+"""Key in `Environment.attributes`: the percentage of the second before the GPU was opened in which kernels of other
+programs ran on the GPU.
 """
 SHARED_PERCENT = 10
-"""of a second, from which on others are considered to use the GPU; a desktop uses less"""
+"""Percentage of a second; from this value on, the GPU counts as shared with other programs. A desktop uses less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Conditions of a measurement other than the device; after a change, results are doubtful but comparable."""
+    """The conditions of a measurement other than the device. After a change, results are doubtful but comparable."""
 
     driver: str
-    """version of the driver"""
+    """driver version"""
     toolkit: str
     """compiler name and version"""
     flags: str
-    """flags of the compiler"""
+    """compiler flags"""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """uuid, clocks, host name, library versions: recorded, not matched"""
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """The fields that are matched."""
+        """The fields that must be equal for two measurements to have the same environment."""
         return (self.driver, self.toolkit, self.flags)
 
 
@@ -146,15 +146,15 @@ class Rate:
     """One measured rate."""
 
     unit: str
-    """copy, read or fill of memory, fp32 for FFMA, tf32 or fp16 (any 16-bit type) for tensor cores"""
+    """`copy`, `read` or `fill` for memory, `fp32` for FFMA, `tf32` or `fp16` (any 16-bit type) for tensor cores"""
     method: str
-    """how it was measured, such as `mma.sync m16n8k16`"""
+    """how the rate was measured, such as `mma.sync m16n8k16`"""
     per_s: float
-    """bytes of copy (read plus written), read and fill, else floating-point operations"""
+    """bytes per second for `copy` (read plus written), `read` and `fill`, otherwise floating-point operations"""
 
 
 def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
-    """The largest rate of each unit, by any method."""
+    """Return the largest rate of each unit over all methods."""
     best: dict[str, float] = {}
     for rate in rates:
         best[rate.unit] = max(rate.per_s, best.get(rate.unit, 0.0))
@@ -163,7 +163,7 @@ def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch with everything evaluated.
+    """One kernel launch in which every expression has been evaluated.
 
     Pointers are np.uint64, scalars np.int32/int64/float32/float64.
     """
@@ -176,21 +176,21 @@ class Launch:
 
 
 CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
-"""Operations that PyTorch has as convolutions."""
+"""Operations that PyTorch computes as convolutions."""
 BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cudnn": (*CONVOLUTIONS, "conv_filter_gradient"), "inductor": CONVOLUTIONS, "cublas": ("gemm",)}
 )
-"""Libraries that can be timed next to the kernels, each with its operations."""
+"""Libraries that can be timed next to the kernels, with the operations that each library supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An alternative that a user would run instead of a kernel, timed next to it."""
+    """An alternative that a user would run instead of a kernel, and that is timed next to the kernel."""
 
     library: str
-    """cudnn, cublas: PyTorch's operators; inductor: `torch.compile`"""
+    """cudnn or cublas for PyTorch's operators, inductor for `torch.compile`"""
     layout: str
-    """nchw or nhwc, of all its tensors, or a product's transposes; the timed part converts nothing"""
+    """nchw or nhwc for all tensors, or the transposes of a matrix product; the timed part converts no layouts"""
     tf32: bool = False
     """whether f32 data may be multiplied as TF32"""
     fused: bool = False
@@ -198,16 +198,16 @@ class Baseline:
 
     @property
     def name(self) -> str:
-        """Its name in verdicts."""
+        """The baseline's name in results, such as `cudnn nhwc fused`."""
         return f"{self.library} {self.layout}{' fused' if self.fused else ''}{' tf32' if self.tf32 else ''}"
 
     def accuracy(self, dtype: str) -> str:
-        """Its accuracy class on data of a storage type."""
+        """Return the baseline's accuracy class for data of a storage type."""
         return {"f32": "tf32" if self.tf32 else "fp32", "f16": "fp16", "bf16": "bf16"}[dtype]
 
 
 def _nothing() -> None:
-    """Nothing to release for ordinary passes."""
+    """Do nothing: ordinary passes have no resources to release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,26 +216,26 @@ class Passes:
 
     enqueue: Callable[[], None]
     count: int = 1
-    """passes of one call"""
+    """number of passes that one call enqueues"""
     launch: Launching = "stream"
     close: Callable[[], None] = _nothing
-    """releases their resources; afterwards they must not be enqueued"""
+    """releases the resources of the passes, which must not be enqueued afterwards"""
 
 
 MATRIX_TYPES = ("tf32", "f16", "bf16")
-"""Element types of a library's matrix products; tf32 is float32 multiplied as TF32."""
+"""Element types for the matrix products of a library; tf32 means float32 data multiplied as TF32."""
 
 Order = Literal["ascending", "descending", "warps", "threads"]
-"""Which of a block's threads continues when one waits, and in which order blocks run.
+"""The order in which blocks run, and the thread of a block that continues when another thread waits.
 
-All but `threads` run one warp until all its lanes wait for others. `warps` chooses warps, lanes and blocks at random.
-`threads` chooses blocks at random, and a random thread of any warp whenever a thread waits.
+Every order except `threads` runs one warp until all lanes of the warp wait. `warps` chooses warps, lanes and blocks at
+random. `threads` chooses blocks at random and, whenever a thread waits, continues with a random thread of any warp.
 """
 
 POISON = 0xFF
-"""The byte that fills all memory that a kernel must not rely on: all ones is NaN in every storage type."""
+"""The byte that fills memory whose content a kernel must not rely on. All ones is NaN in every storage type."""
 LEFT = 256
-"""Instead of a byte value: shared memory stays as the previous block left it."""
+"""A value of `Variation.smem_byte` that is not a byte: shared memory stays as the previous block left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +243,13 @@ class Variation:
     """Another way to run the same launches."""
 
     order: Order | None = None
-    """None: the device's own"""
+    """None: the device's usual order"""
     smem_byte: int | None = None
-    """fills shared memory before a block starts; LEFT: nothing does; None: the device's own"""
+    """byte that fills shared memory before a block starts; LEFT: no fill; None: the device's usual byte"""
     one_core: bool = False
     """blocks run one after another"""
     some_blocks: int = 0
-    """number of blocks of a launch that run; new memory then takes no space until it is written. 0: all"""
+    """number of blocks that run in each launch, 0 for all; if set, new memory takes no space until it is written"""
 
 
 HostArray: TypeAlias = "npt.NDArray[np.uint8]"
@@ -261,14 +261,14 @@ class Sample:
     """One timing of a forward pass."""
 
     us: float
-    """microseconds of one pass"""
+    """time of one pass, microseconds"""
     sm_clock_mhz: float | None = None
-    """mean clock of the multiprocessors during it; None if it is unknown"""
+    """mean clock of the multiprocessors during the pass; None if unknown"""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The current values of a device's sensors; None for a sensor that does not exist."""
+    """The current values of a device's sensors; None for a sensor that the device does not have."""
 
     power_w: float | None = None
     temperature_c: float | None = None
@@ -278,17 +278,21 @@ class Module(Protocol):
     """A loaded program."""
 
     def ready(self, launch: Launch) -> None:
-        """Do the host's preparation for a launch in advance, so that it is not timed. Raises as `launch` does."""
+        """Do the host's preparation for a launch in advance, so that the preparation is not timed.
+
+        Raises the same errors as `launch`.
+        """
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
         """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and size in bytes of a __constant__ or __device__ variable."""
+        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
 
     def variables(self) -> Mapping[str, bytes]:
-        """The variables that kernels can write and that outlive a launch, with their content; none if the device
-        cannot list them.
+        """Return the content of each variable that kernels can write and that outlives a launch.
+
+        The mapping is empty if the device cannot list variables.
         """
 
     def unload(self) -> None:
@@ -298,8 +302,8 @@ class Module(Protocol):
 class Device(Protocol):
     """An open device.
 
-    Addresses are plain integers in the device's address space. Stream 0 is the default stream, in which everything runs
-    without a stream number; work in other streams may overlap.
+    Addresses are plain integers in the device's address space. Stream 0 is the default stream, on which all calls
+    without a stream number run. Work on other streams may overlap.
     """
 
     @property
@@ -309,10 +313,13 @@ class Device(Protocol):
     def environment(self) -> Environment: ...
 
     def admit(self, problem: Problem) -> None:
-        """Raise DeviceError if a forward pass would take far too long here, naming an n that would not."""
+        """Raise DeviceError if a forward pass would take far too long here; the message suggests a smaller n."""
 
     def allocate(self, size_bytes: int) -> int:
-        """Address of new memory, aligned to 256 bytes. Raises Rejected('runtime', 'out_of_memory', ...)."""
+        """Allocate memory aligned to 256 bytes and return the address.
+
+        Raises Rejected('runtime', 'out_of_memory', ...).
+        """
 
     def free(self, address: int) -> None: ...
 
@@ -321,16 +328,16 @@ class Device(Protocol):
     def read(self, address: int, size_bytes: int) -> bytes: ...
 
     def fill(self, address: int, byte: int, size_bytes: int) -> None:
-        """Set every byte."""
+        """Set every byte of a range of memory."""
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
-        """Device-to-device copy (constant symbols are filled with it)."""
+        """Copy from device memory to device memory. Constant symbols are filled with this function."""
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
-        """Memory of the host to copy from and to; page-locked when pinned. It is freed with the array."""
+        """Allocate host memory for copies, page-locked if `pinned`. The memory is freed with the array."""
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
-        """Enqueue a copy to the device on a numbered stream; the array must not change until it is done."""
+        """Enqueue a copy to the device on a numbered stream. The array must not change until the copy is done."""
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
         """Enqueue a copy from the device on a numbered stream."""
@@ -338,7 +345,7 @@ class Device(Protocol):
     def load(self, binary: Binary) -> Module: ...
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """End the process of a kernel that accesses these bytes; return False if the device cannot watch them."""
+        """End the process of any kernel that accesses these bytes. Return False if the device cannot watch memory."""
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """Reject kernels in which one block writes a word of these bytes and another block writes or reads it, unless
@@ -348,56 +355,58 @@ class Device(Protocol):
         """
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
-        """Run the launches inside in another way. Yields False if that is the normal way, or if the device cannot do
-        it.
+        """Return a context manager within which launches run in another way.
+
+        The context manager yields False if this is the normal way, or if the device does not support the variation.
         """
 
     def synchronize(self) -> None:
-        """Wait for everything enqueued. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
+        """Wait for all enqueued work. Raises Rejected('runtime', 'illegal_address' | 'trap' | ..., ...)."""
 
     @property
     def stream_handle(self) -> int:
-        """Address of the stream that 0 refers to, as C interfaces take it: another one during a capture."""
+        """The address of stream 0, in the form that C interfaces take. During a capture, stream 0 is another stream."""
 
     @property
     def short_us(self) -> float:
-        """Passes shorter than this are timed in a graph, several in a row, because alone they would include launch
-        gaps.
+        """Passes shorter than this many microseconds are timed several in a row, in a graph.
+
+        The time of a single short pass would include launch gaps.
         """
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """Functions that each enqueue a pass on stream 0, in one call without gaps if the device has graphs.
+        """Combine functions that each enqueue a pass on stream 0 into one call, without gaps if the device has graphs.
 
-        They are run once before. Raises Rejected for a failed launch.
+        Each function first runs once. Raises Rejected for a failed launch.
         """
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Time per pass, from the start of the first launch to the end of the last.
+        """Measure the time per pass, from the start of the first launch to the end of the last launch.
 
-        `cold` empties the caches only before the first pass: several passes are all cold if each has its own arrays.
+        `cold` empties the caches only before the first pass. Later passes are cold only if each has its own arrays.
         """
 
     def health(self) -> Health: ...
 
     def busy_percent(self) -> int | None:
-        """The share of the last second in which programs' kernels ran on the device, before any of this program.
+        """Return the percentage of the last second in which kernels ran on the device; None if unknown.
 
-        None if it is unknown.
+        Call this before this program runs a kernel, so that only the kernels of other programs count.
         """
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """This many recorded forward passes of each baseline, or why it cannot run the problem.
+        """Record `passes` forward passes of each baseline, or return the reason why it cannot run the problem.
 
-        `cold`: each pass is on its own arrays, otherwise all are on the same, as for the kernels. Raises DeviceError if
-        there is no such library.
+        With `cold`, each pass has its own arrays; otherwise all passes share arrays, as the passes of a kernel do.
+        Raises DeviceError if the library is not installed.
         """
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """A function that enqueues a library's product of two random `size` x `size` matrices.
+        """Return a function that enqueues a library's product of two random `size` x `size` matrices.
 
-        `dtype` is one of MATRIX_TYPES. Raises DeviceError if there is no such library.
+        `dtype` is one of MATRIX_TYPES. Raises DeviceError if the library is not installed.
         """
 
     def close(self) -> None: ...

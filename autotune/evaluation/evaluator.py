@@ -1,4 +1,4 @@
-"""The interface for evaluating kernels, `Evaluator`, and its implementation with devices in worker processes."""
+"""`Evaluator`, the interface for evaluating kernels, and an implementation that runs devices in worker processes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from autotune.workers.worker import (
     of_kind,
 )
 
-_ENTERED = 4  # times that a kernel and its library are timed next to each other, each time with other weights
+_ENTERED = 4  # number of copies of a kernel, and of its library, that are timed; each copy has its own weights
 
 
 class Evaluator(ABC):
     """Compiles and measures kernels of several layers on one kind of device.
 
-    The defaults suit an evaluator that runs no kernels: one config at a time, without preparation.
+    The default methods suit an evaluator that runs no kernels: one config at a time, without preparation.
     """
 
     @property
@@ -62,57 +62,61 @@ class Evaluator(ABC):
 
     @property
     def slots(self) -> int:
-        """The number of `evaluate` calls that may be under way at once."""
+        """The number of `evaluate` calls that may run at once."""
         return 1
 
     @property
     def finals_alone(self) -> bool:
-        """Whether nothing else may be under way during finals."""
+        """Whether no other work may run during the finals."""
         return self.ahead == 1
 
     @property
     def busy_s(self) -> float:
-        """A clock for how long kernels run, seconds."""
+        """A clock that measures how long kernels run, seconds."""
         return time.monotonic()
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
-        """The only configs of a layer that can be evaluated; None: any config."""
+        """Return the configs of a layer that can be evaluated; None if any config can."""
         return None
 
     def expect(self, problem: Problem) -> None:  # noqa: B027 - nothing to start
         """Announce a layer, so that its verification program is compiled before `begin_layer`."""
 
     def begin_layer(self, problem: Problem) -> None:  # noqa: B027 - every layer is ready
-        """Make a layer's data; earlier layers' data are kept. Raises DeviceError if the device refuses the layer."""
+        """Make a layer's data and keep the data of earlier layers.
+
+        Raises DeviceError if the device refuses the layer.
+        """
 
     @abstractmethod
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Start compiling; the future raises Rejected('compile', ...)."""
+        """Start compiling a kernel. The future raises Rejected('compile', ...)."""
 
     @abstractmethod
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time one kernel. With `best_us` None it is timed to the end, otherwise in a race against that time
-        (infinite if unknown) and the layer's fastest kernel so far.
+        """Verify and time one kernel.
 
-        Raises Rejected with its outcome, DeviceLost if the device is gone.
+        If `best_us` is None, the kernel is timed to the end. Otherwise it races against `best_us` (infinite if unknown)
+        and against the layer's fastest kernel so far. Raises Rejected with the kernel's outcome, or DeviceLost if the
+        device is gone.
         """
 
     @abstractmethod
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Time contenders of one layer interleaved, all on one device and all in the same way.
+        """Time contenders of one layer interleaved, on one device and all in the same way.
 
-        Raises Disproved for kernels whose outputs are wrong afterwards.
+        Raises Disproved for kernels whose outputs are wrong after the timing.
         """
 
     def refresh(self) -> None:  # noqa: B027 - nothing to replace
         """Use fresh workers for the next request."""
 
     def close(self) -> None:  # noqa: B027 - nothing to end
-        """End the processes that it has started."""
+        """End the processes that the evaluator started."""
 
 
 def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelSource) -> Future[Binary]:
-    """A finished future with the binary, or with the Rejected of a kernel whose compilation fails."""
+    """Compile now and return a finished future, which raises Rejected if the compilation failed."""
     future: Future[Binary] = Future()
     try:
         future.set_result(compiled(source))
@@ -133,7 +137,7 @@ class Chooser(Protocol):
 
 
 class DeviceEvaluator(Evaluator):
-    """Evaluates on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers."""
+    """Evaluates kernels on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers."""
 
     def __init__(
         self,
@@ -169,7 +173,7 @@ class DeviceEvaluator(Evaluator):
             self._idle.put(worker)
 
     def _runtime(self, kind: str) -> Binary | None:
-        """The program that every worker on this kind of device loads first."""
+        """Compile the program that every worker on this kind of device loads first; None if there is none."""
         program = runtime_program(kind)
         return None if program is None else self._pool.submit_own(program, Target(kind), "its runtime").result()
 
@@ -185,26 +189,27 @@ class DeviceEvaluator(Evaluator):
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """The devices that other programs used when they were opened, with the share of a second in per cent."""
+        """The devices that other programs were using when they were opened, with the percentage of busy time."""
         opened = {worker.name: worker.opened.environment.attributes for worker in self._workers}
         busy = {name: int(attributes.get(BUSY_PERCENT, "0")) for name, attributes in opened.items()}
         return {name: percent for name, percent in busy.items() if percent >= SHARED_PERCENT}
 
     @property
     def ahead(self) -> int:
-        """One config for each compile slot, and four for each device: one that runs, two in its queue and a compiled
-        one. So neither devices nor compilers wait if the others are slow for a moment.
+        """One config for each compiler, and four for each device: one running, two queued and one compiled.
+
+        With this many configs, devices and compilers do not wait for each other if one is slow for a moment.
         """
         return self._jobs + 4 * len(self._workers)
 
     @property
     def slots(self) -> int:
-        """For each device, a kernel that runs and the next one."""
+        """Two `evaluate` calls for each device: the kernel that runs and the next kernel."""
         return AT_HAND * len(self._workers)
 
     @property
     def busy_s(self) -> float:
-        """On a CPU the CPU time of the devices' processes, which others on the machine do not prolong."""
+        """A clock in seconds. On a CPU it is the CPU time of the workers, which other programs do not increase."""
         return sum(worker.cpu_seconds for worker in self._workers) if self.info.can.cpu else super().busy_s
 
     @property
@@ -218,13 +223,13 @@ class DeviceEvaluator(Evaluator):
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
 
     def expect(self, problem: Problem) -> None:
-        """Compile the layer's verification program, unless another layer has the same."""
+        """Start compiling the layer's verification program, unless another layer uses the same program."""
         self._check(problem)
 
     def _check(self, problem: Problem) -> Future[Binary]:
         program = check_program(problem)
         if program not in self._checks:
-            plain = Target(self.info.kind, self.info.arch)  # unchecked, as it reads guard bands
+            plain = Target(self.info.kind, self.info.arch)  # no sanitizers, because this program reads guard bands
             folder = problem.operation.folder
             own = "" if in_numpy(problem.operation) else f" with {folder / REFERENCE}"
             self._checks[program] = self._pool.submit_own(program, plain, f"the program that verifies kernels{own}")
@@ -242,7 +247,7 @@ class DeviceEvaluator(Evaluator):
         return self._pool.submit(source.program, self.target)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time a kernel on a device that is idle, or behind the kernel that runs there."""
+        """Verify and time a kernel on an idle device, or queue it behind the kernel that a device is running."""
         worker = self._idle.get()
         try:
             return worker.evaluate(EvaluateRequest(source, binary, cache, best_us))
@@ -250,7 +255,7 @@ class DeviceEvaluator(Evaluator):
             self._idle.put(worker)
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool = False) -> ErrorStats:
-        """Verify a kernel on an idle device, in one run if `once`."""
+        """Verify a kernel on an idle device, with one run if `once`."""
         worker = self._idle.get()
         try:
             return worker.verify(VerifyRequest(source, binary, once))
@@ -268,19 +273,19 @@ class DeviceEvaluator(Evaluator):
     def library_finals(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
     ) -> FinalsTimings:
-        """Verify an exported library on the current layer and time it interleaved with the kernel that it was made of.
+        """Verify an exported library and time it interleaved with the kernel that was exported.
 
-        Each has weights at several addresses. Raises Rejected when the library is wrong.
+        Several copies of both are timed, with weights at different addresses. Raises Rejected if the library is wrong.
         """
         kernels, libraries = ((source, binary),) * _ENTERED, ((str(library), source),) * _ENTERED
         return self._workers[0].finals(FinalsRequest(kernels, (), cache, budget_s, 0, libraries))
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that does not belong to a config, which may take longer than a kernel."""
+        """Start compiling a program that does not belong to a config, with a longer deadline than for a kernel."""
         return self._pool.submit(program, self.target, self._deadlines.compile_s or FIRST_DEADLINE_S)
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
-        """Verify and time a layer from host to host on the first device."""
+        """Verify and time a layer end to end, from host memory to host memory, on the first device."""
         return of_kind(self._workers[0].perform(request, self._deadlines.layer_s, request.problem), EndToEndTiming)
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
@@ -288,12 +293,12 @@ class DeviceEvaluator(Evaluator):
         return of_kind(self._workers[0].perform(request, self._deadlines.evaluate_s), Choices).positions
 
     def refresh(self) -> None:
-        """End the workers; fresh ones come with the next request."""
+        """End the workers. The next request starts fresh ones."""
         for worker in self._workers:
             worker.refresh()
 
     def calibrate(self) -> Calibration:
-        """The first device's rates."""
+        """Measure the rates of the first device."""
         program = self._pool.submit_own(calibration_program(), self.target, "the program that measures rates")
         return self._workers[0].calibrate(program.result())
 

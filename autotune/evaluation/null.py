@@ -1,9 +1,9 @@
-"""The `null` device: runs nothing, predicts times and fails on demand. For rehearsals and tests of the pipeline.
+"""The `null` device, which runs no kernels, predicts times and fails on demand. Used for dry runs and pipeline tests.
 
-`null:compile=0.1,hang=0.05,delay_ms=5` makes a tenth of all kernels fail to compile, a twentieth hang, and every
-evaluation, and every kernel of the finals, take 5 ms. The config alone determines whether a kernel fails, and its time.
-`compile_ms=200,compilers=16` makes a compilation take 200 ms, with 16 at once. Without `compilers` everything is
-strictly sequential, so that a run can be repeated exactly.
+`null:compile=0.1,hang=0.05,delay_ms=5` makes 10 % of all kernels fail to compile and 5 % hang. Every evaluation, and
+every kernel of the finals, takes 5 ms. Whether a kernel fails, and its time, depend only on the config.
+`compile_ms=200,compilers=16` makes a compilation take 200 ms, with 16 compilations at once. Without `compilers` the run
+is strictly sequential, so that it can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAILURES = {
     "hang": (Outcome.TIMEOUT, "hang", "the null device was asked to hang"),
     "wrong": (Outcome.WRONG_RESULT, "wrong", "the null device simulates a wrong result"),
 }
-_FLOPS_PER_US = 10e6  # of an imaginary device: 10 TFLOP/s at the fastest config
+_FLOPS_PER_US = 10e6  # speed of an imaginary device: 10 TFLOP/s with the fastest config
 _SAMPLES = 5
 _MOST_DELAY_MS = 3_600_000  # an hour
 _DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers": 999}  # with the maximum of each
@@ -65,7 +65,7 @@ class NullEvaluator(Evaluator):
         )
         self._pool = ThreadPoolExecutor(int(self._compilers), "null-compile") if self._compilers else None
         self._device = threading.Lock()
-        """a lock that is held while a kernel runs"""
+        """held while a kernel runs"""
 
     @property
     def info(self) -> DeviceInfo:
@@ -79,11 +79,11 @@ class NullEvaluator(Evaluator):
 
     @property
     def ahead(self) -> int:
-        """One without `compilers`, else as on a GPU."""
+        """1 without `compilers`, otherwise the same number as with one GPU."""
         return int(self._compilers) + 4 if self._compilers else 1
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """An empty binary, or the failure that the options demand."""
+        """Return a future with an empty binary, or with the failure that the options demand."""
         if self._pool is not None:
             return self._pool.submit(self._compiled, source)
         return compiled_at_once(self._compiled, source)
@@ -98,7 +98,7 @@ class NullEvaluator(Evaluator):
         return Binary(Target("null"), b"", Resources(registers), "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """The predicted time, or the failure that the options demand."""
+        """Return the predicted time, or raise the failure that the options demand."""
         with self._device:
             self._sleep(self._delay_ms / 1000)
         if failure := self._failure(source):
@@ -109,7 +109,7 @@ class NullEvaluator(Evaluator):
         return Measured(summarise(samples, cache), ErrorStats(0.0, 0.0), too_slow)
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """The predicted times again. Raises DeviceError for a baseline."""
+        """Return the predicted times again. Raises DeviceError if the request contains a baseline."""
         if request.baselines:
             raise DeviceError("null: libraries are measured on CUDA devices only")
         with self._device:
@@ -123,7 +123,7 @@ class NullEvaluator(Evaluator):
             self._pool.shutdown(cancel_futures=True)
 
     def _failure(self, source: KernelSource) -> str:
-        """The name of this config's failure; empty if it succeeds."""
+        """Return the name of the failure for this config; empty if the config succeeds."""
         position, reached = _fraction(f"fail {source.config}"), 0.0
         for name, share in self._shares.items():
             reached += share
@@ -133,7 +133,7 @@ class NullEvaluator(Evaluator):
 
 
 def predicted_us(source: KernelSource) -> float:
-    """The time of a config: the layer's ideal time, times a factor in [1, 2) for each parameter value."""
+    """Return the time of a config: the layer's ideal time, times a factor in [1, 2) for each parameter value."""
     time_us = 1.0 + source.problem.flops / _FLOPS_PER_US
     for name, value in source.config.pairs:
         time_us *= 1.0 + _fraction(f"{source.config.template} {name}={value}")
@@ -141,5 +141,5 @@ def predicted_us(source: KernelSource) -> float:
 
 
 def _fraction(text: str) -> float:
-    """A fixed number in [0, 1) for a text."""
+    """Return a number in [0, 1) that depends only on the text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,4 +1,4 @@
-"""measure -> best: run the finals of one layer: finalists, interleaved timing, decision, storage."""
+"""measure -> best: choose a layer's finalists, time them interleaved, decide on the winner and store the result."""
 
 from __future__ import annotations
 
@@ -24,35 +24,38 @@ from autotune.trial import Config, Timing, Trial, comparable
 from autotune.tuning.layer_store import StoredLayer
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 
-TOP_TRIALS = 8  # best trials by median that take part
-SUSPICIOUS = 0.9  # a median below this times the earlier one is measured again in a fresh worker
+TOP_TRIALS = 8  # number of best trials by median that take part
+SUSPICIOUS = 0.9  # if a median is below this fraction of the earlier median, a fresh worker measures again
 LEAST_NOISE = 0.002  # minimum of the noise floor, as a fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A trial in the finals and its samples there."""
+    """A trial in the finals, with the samples that the finals took."""
 
     trial: Trial
     timing: Timing
     source_size: int
-    """characters of the rendered text; the shorter one of two equal kernels counts as simpler"""
+    """characters of the rendered source; of two equally fast kernels, the shorter one counts as simpler"""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The winner against one other: `win`, `tie` or `loss`, from paired rounds and the noise floor."""
+    """The winner compared with one other contender: `win`, `tie` or `loss`, from paired rounds and the noise floor."""
 
     verdict: str
     ratio: float
-    """median over rounds of winner's time / other's time"""
+    """median over rounds of (winner's time / other's time)"""
     low: float
     high: float
     """95 % confidence interval of the ratio"""
 
 
 def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
-    """The finalists: the TOP_TRIALS best, each family's best, and `keep` (default, incumbent), each once."""
+    """Return the finalists without duplicates: the TOP_TRIALS best, each family's best, and `keep`.
+
+    `keep` contains the default config's trial and the incumbent.
+    """
     ranked = sorted((trial for trial in trials if trial.median_us is not None), key=_median)
     distinct = list({trial.source_hash: trial for trial in reversed(ranked)}.values())[::-1]
     families = {trial.config.template: trial for trial in reversed(distinct)}
@@ -61,16 +64,19 @@ def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
 
 
 def noise_floor(first: Timing, second: Timing) -> float:
-    """The fraction by which a kernel differs from itself: the A/A pair's interval around 1, at least LEAST_NOISE."""
+    """Return the fraction by which a kernel's time differs between the two timings of an A/A pair.
+
+    This is the distance of the ratio's confidence interval from 1, and at least LEAST_NOISE.
+    """
     low, _, high = paired_ratio(first.samples_us, second.samples_us)
     return max(abs(low - 1), abs(high - 1), LEAST_NOISE)
 
 
 def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
-    """Whether ours is faster than theirs by more than the noise, in paired rounds.
+    """Compare two kernels in paired rounds. A kernel wins if it is faster by more than the noise.
 
-    Ratios between 1 / (1 + noise) and 1 + noise are within the noise. So a much faster kernel wins even if a kernel
-    differs from itself by more than 100 %.
+    Ratios between 1 / (1 + noise) and 1 + noise are within the noise. A much faster kernel can therefore win even if
+    two timings of the same kernel differ by more than 100 %.
     """
     low, ratio, high = paired_ratio(ours.samples_us, theirs.samples_us)
     verdict = "win" if high < 1 / (1 + noise) else "loss" if low > 1 + noise else "tie"
@@ -78,9 +84,10 @@ def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
 
 
 def decide(contenders: Sequence[Contender], incumbent: int | None, noise: float) -> Contender:
-    """The winner: the fastest, unless it ties with the incumbent (a trial's number), else with a simpler kernel.
+    """Return the winner: the incumbent (a trial number) if it ties with the fastest, else the simplest fast kernel.
 
-    A simpler kernel must also be as fast, within the noise: after few or disturbed rounds almost any two kernels tie.
+    A simpler kernel replaces the fastest only if the ratio of their medians is also within the noise, because after
+    few or disturbed rounds almost any two kernels tie.
     """
     fastest = min(contenders, key=lambda contender: contender.timing.median_us)
     as_fast = [fastest]
@@ -101,7 +108,7 @@ def _median(trial: Trial) -> float:
 
 FINALS_S = 4.0  # limit for one layer's finals, wall clock
 TOGETHER_S = 30.0  # limit for all finals of a run, wall clock
-SHARE = 0.2  # maximum share of a total time budget
+SHARE = 0.2  # maximum share of a total time budget that all finals may use
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +116,16 @@ class FinalsPlan:
     """The settings for the finals of every layer of a run."""
 
     libraries: tuple[str, ...] = ()
-    """baselines that take part: cudnn, inductor"""
+    """libraries whose baselines take part, such as cudnn and inductor"""
     budget_s: float = FINALS_S
     """limit for one layer's finals, wall clock"""
     together_s: float | None = TOGETHER_S
     """limit for all finals of a run; None: no limit"""
 
     def each_s(self, layers: int, total_s: float | None) -> float:
-        """The time for one layer's finals, if this many layers share `together_s` and SHARE of the total
-        time, if any.
+        """Return the seconds for one layer's finals if `layers` layers share the limit for all finals.
+
+        The limit is `together_s` and, if there is a total time budget of `total_s`, at most SHARE of that budget.
         """
         if self.together_s is None:
             return self.budget_s
@@ -128,9 +136,9 @@ class FinalsPlan:
 PLAIN_FINALS = FinalsPlan()
 
 InTurn = tuple[FinalsTimings, float]
-"""Interleaved timings, and the fraction by which a kernel differs from itself in them."""
+"""Interleaved timings, and the noise floor: the fraction by which two timings of the same kernel differ."""
 Held = Generator[Future[object], None, "FinalsResult | None"]
-"""Finals that resume when the future that they yielded is done, so that other layers need not wait."""
+"""A generator that runs finals. It resumes when the future that it yielded is done, so other layers need not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +147,14 @@ class Compared:
 
     against: str
     time_us: float
-    """the other's median in the same finals"""
+    """median of the other kernel in the same finals"""
     accuracy: str
-    """the other's class; one that the study does not admit computes something else"""
+    """accuracy class of the other kernel; a class that the study does not admit means a different computation"""
     comparison: Comparison
     library: str = ""
     """the library of a baseline; empty for a kernel"""
     trial_number: int | None = None
-    """number of a kernel's trial; None for a baseline"""
+    """number of the other kernel's trial; None for a baseline"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +163,22 @@ class FinalsResult:
 
     winner: Trial
     timing: Timing
-    """the winner's, in the finals"""
+    """the winner's timing in the finals"""
     moved: bool
     """whether the winner is not the trial with the smallest median of the search"""
     noise: float
-    """fraction by which a kernel differs from itself"""
+    """fraction by which two timings of the same kernel differ"""
     compared: tuple[Compared, ...]
-    """comparisons of the winner with all others"""
+    """comparisons of the winner with the other contenders that a verdict names"""
     admitted: tuple[str, ...]
-    """accuracy classes that the study admits on this layer"""
+    """accuracy classes that the study admits for this layer"""
     refused: tuple[tuple[str, str], ...] = ()
     """baselines that cannot run the layer, each with the reason"""
     unbeaten: str = ""
-    """the family of the winner, if that is a baseline itself"""
+    """the winner's family if it is a baseline family, otherwise empty"""
 
     def rival(self, library: str) -> Compared | None:
-        """The fastest of a library's baselines that the study admits, in any class; None if there is none."""
+        """Return a library's fastest baseline in any accuracy class that the study admits; None if there is none."""
         own = [each for each in self.compared if each.library == library and each.accuracy in self.admitted]
         return min(own, key=lambda each: each.time_us, default=None)
 
@@ -184,22 +192,23 @@ class LayerFinals:
     writer: StoredLayer
     problem: Problem
     on_device: Callable[[Callable[[], InTurn]], Future[InTurn]]
-    """runs the measurements of the layer, one finals after another"""
+    """runs a measurement of this layer after the measurements of earlier finals"""
     bounds: Mapping[str, BoundTemplate]
     admitted: tuple[str, ...]
-    """accuracy classes that the study admits on this layer"""
+    """accuracy classes that the study admits for this layer"""
     default: Config | None
-    """a config that takes part at any rank"""
+    """a config that takes part whatever its rank"""
     cache: str
     seed: int
     disprove: Callable[[Trial, str], None]
-    """called with each kernel that is wrong after timing, and the reason"""
+    """called with the trial and the message of each kernel that is wrong after timing"""
 
     def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
-        """Time the top trials interleaved, decide, and store the result; None: nothing to compare.
+        """Time the top trials interleaved, decide on the winner, and store and return the result.
 
-        The `incumbent`, the previous best, takes part at any rank. `disprove` is called with kernels that are
-        wrong after timing, and the others run again without them.
+        The result is None if there is nothing to compare. The `incumbent`, which is the previous best, takes part
+        whatever its rank. `disprove` is called for each kernel that is wrong after timing; the finals then run again
+        without the wrong kernels.
         """
         while True:
             entered = entrants(trials, [*self._defaults(trials), *([incumbent] if incumbent else [])])
@@ -300,11 +309,11 @@ def timed_in_turn(
     budget_s: float,
     seed: int,
 ) -> InTurn:
-    """Time the trials' kernels interleaved, and the first of them twice: the difference of that pair is the noise.
+    """Time the kernels of the trials interleaved. The first kernel is timed twice, to find the noise floor.
 
-    All kernels are timed again in a fresh worker if one is much faster than it was in the search. That does not apply
-    to a kernel that lost the race in the search, because the only sample of such a kernel is its first run. Raises
-    Disproved for kernels that are not correct any more.
+    All kernels are timed again in a fresh worker if a kernel is much faster than it was in the search. A kernel that
+    lost the race in the search does not count, because the only sample of such a kernel is its first run. Raises
+    Disproved for kernels that are no longer correct.
     """
 
     def timed() -> FinalsTimings:
@@ -327,7 +336,7 @@ def timed_in_turn(
 def _without_kernel(
     trials: Sequence[Trial], entered: Sequence[Trial], bounds: Mapping[str, BoundTemplate]
 ) -> list[tuple[str, str]]:
-    """Baseline families without a correct kernel of the layer, each with the message of its last trial."""
+    """Return the baseline families without a correct kernel for the layer, each with the message of its last trial."""
     present = {trial.config.template for trial in entered}
     messages = {trial.config.template: trial.message for trial in trials}
     missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in present)

@@ -26,8 +26,9 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
-"""How long a result from a device may wait for the interpreter while the search computes. Python's default of 5 ms
-exceeds the time of most kernels.
+"""How long a result from a device may wait for the interpreter while the search computes, seconds.
+
+Python's default of 5 ms is longer than most kernels take.
 """
 
 
@@ -35,28 +36,26 @@ class Ended(Protocol):
     """Called with every trial after it is stored."""
 
     def __call__(self, trial: Trial, *, known: bool) -> None:
-        """`known`: its result was in the database before."""
+        """Handle a stored trial. `known`: the result was already in the database."""
 
 
 @dataclass(slots=True, eq=False)
 class LayerQueue:
-    """One layer in a pipeline: the families for its configs, the writer of its trials, and the callback for each
-    trial.
-    """
+    """One layer in a pipeline: the families of the configs, the writer of the trials, and a callback for each trial."""
 
     study: Study
     writer: StoredLayer
     bounds: Mapping[str, BoundTemplate]
     best_us: Callable[[], float | None]
-    """the layer's fastest kernel so far, to stop timing slow ones early"""
+    """returns the median of the layer's fastest kernel so far, so that the timing of slow kernels stops early"""
     ended: Ended
     quarantined: frozenset[str]
     known: dict[str, Trial]
-    """source hash to its result, which is not measured again"""
+    """known results by source hash; these kernels are not measured again"""
     ready: Future[None]
-    """a future that is done when the layer's data are on the devices"""
+    """done when the layer's data is on the devices"""
     evaluated: int = 0
-    """kernels that this pipeline compiled or tried to compile"""
+    """number of kernels that this pipeline compiled or tried to compile"""
 
 
 @dataclass(slots=True)
@@ -70,12 +69,12 @@ class _InFlight:
     source: KernelSource
     render_us: float
     binary: Future[Binary] | None
-    """None: the same kernel is known, or is pending with another trial"""
+    """None: the result of this kernel is known, or another pending trial has the same kernel"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A trial on a device, or next in its queue: its row is `running`."""
+    """A trial that runs on a device or is next in the device's queue. The stored outcome is `running`."""
 
     queue: LayerQueue
     trial: Trial
@@ -83,9 +82,9 @@ class _Launched:
 
 
 class Pipeline:
-    """The pending configs of all layers: many are being compiled, and as many measured as there are devices.
+    """The pending configs of all layers. Many are compiled at once; each device measures one at a time.
 
-    As a context manager it drops them if the block raises.
+    Use the pipeline as a context manager: it drops the pending configs if the block raises.
     """
 
     def __init__(self, evaluator: Evaluator, *, clock: Callable[[], float]) -> None:
@@ -118,26 +117,28 @@ class Pipeline:
 
     @property
     def _capacity(self) -> int:
-        """Maximum number of kernels at the devices: one more than they run at once, because proposing a config
-        takes as long as running a kernel.
+        """The maximum number of kernels that are handed to the devices.
+
+        This is one more than the number of `evaluate` calls at once, because proposing a config takes as long as
+        running a kernel.
         """
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
     @property
     def under_way(self) -> int:
-        """The number of configs that were started and are not stored yet."""
+        """The number of configs that were started and whose trials are not stored yet."""
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:
-        """The number of these configs that belong to one layer."""
+        """Return the number of configs under way that belong to one layer."""
         return sum(one.queue is queue for one in self._all)
 
     def supplies(self, queue: LayerQueue) -> bool:
-        """Whether a layer keeps the devices busy until another of its configs is compiled."""
+        """Whether a layer has enough pending configs to keep the devices busy until another config is compiled."""
         return self.of(queue) >= 2 * self._capacity
 
     def pending(self, queue: LayerQueue) -> set[str]:
-        """Hashes of a layer's pending sources."""
+        """Return the hashes of a layer's pending sources."""
         return {one.source.hash for one in self._all if one.queue is queue}
 
     @property
@@ -155,7 +156,7 @@ class Pipeline:
         best_us: Callable[[], float | None],
         ended: Ended,
     ) -> LayerQueue:
-        """A queue for a layer; the devices make its data while its first kernels are chosen and compiled."""
+        """Open a queue for a layer. The devices make the layer's data while the first kernels are compiled."""
         return LayerQueue(
             study,
             writer,
@@ -168,11 +169,11 @@ class Pipeline:
         )
 
     def alone(self, measure: Callable[[], T]) -> Future[T]:
-        """Start something that measures, after the previous one has ended."""
+        """Run `measure` in the thread of the finals, after earlier calls have ended."""
         return self._finals.submit(measure)
 
     def start(self, queue: LayerQueue, number: int, config: Config, proposed_by: str) -> None:
-        """Render, and start compiling unless this kernel is known, quarantined or pending."""
+        """Render a config and start compiling it, unless the kernel is known, quarantined or pending."""
         before = self._clock()
         source = render(queue.bounds[config.template], config)
         spared = any(source.hash in hashes for hashes in (self.pending(queue), queue.quarantined, queue.known))
@@ -181,8 +182,9 @@ class Pipeline:
         self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
 
     def advance(self, *, wait: bool = True, others: Sequence[Future[object]] = ()) -> None:
-        """Launch compiled kernels and store finished trials. With `wait`, wait until a trial ends or one of `others` is
-        done.
+        """Launch compiled kernels and store finished trials.
+
+        With `wait`, wait until a trial ends or one of `others` is done.
         """
         self._launch()
         if wait:
@@ -194,24 +196,24 @@ class Pipeline:
         for future, _ in ended:
             del self._measuring[future]
         if ended:
-            self._launch([launched for _, launched in ended])  # the device waits for nothing else
+            self._launch([launched for _, launched in ended])  # before storing results, so that no device is idle
         for future, launched in ended:
             self._end(future, launched)
 
     def drain(self) -> None:
-        """Finish all pending trials. Raises the errors of the devices about a layer's data."""
+        """Finish all pending trials. Raises a device's error if making a layer's data failed."""
         while self._under_way or self._measuring:
             self.advance()
 
     def _awaited(self) -> list[Future[object]]:
-        """The futures that pending kernels wait for: their compilers', then their layer's data."""
+        """Return the future that each pending kernel waits for: first the compilation, then the layer's data."""
         compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
         return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
-        """Give free devices the trials whose binaries are ready, and reuse known results for the others.
+        """Send trials whose binaries are ready to free devices, and reuse known results for trials without a binary.
 
-        `ended` were measured and are not stored yet.
+        The trials in `ended` were measured and are not stored yet.
         """
         measured_now = {_identity(launched) for launched in (*self._measuring.values(), *ended)}
         waiting: set[tuple[int, str]] = set()
@@ -229,7 +231,7 @@ class Pipeline:
             waiting.add(identity)
 
     def _take_over(self, flight: _InFlight) -> None:
-        """Store a trial without running its kernel: its result is known, or it is quarantined."""
+        """Store a trial without running the kernel, whose result is known or which is quarantined."""
         writer, by = flight.queue.writer, flight.proposed_by
         known = flight.queue.known.get(flight.source.hash)
         if known is None:
@@ -242,7 +244,7 @@ class Pipeline:
         flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
-        """Give a compiled trial to a device, after committing it as `running`."""
+        """Send a compiled trial to a device, after storing it as `running`."""
         queue, source, trial, by = flight.queue, flight.source, _running(flight), flight.proposed_by
         queue.evaluated += 1
         try:
@@ -265,12 +267,12 @@ class Pipeline:
         self._measuring[future] = _Launched(queue, trial, source)
 
     def _evaluate(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> Measured:
-        """Evaluate on a free device, against the current best time."""
+        """Evaluate a kernel on a free device, in a race against the current best time."""
         best_us = queue.best_us() or math.inf
         return self._evaluator.evaluate(source, binary, cache=queue.study.measure.cache, best_us=best_us)
 
     def _end(self, future: Future[Measured], launched: _Launched) -> None:
-        """Store a device's result of a trial."""
+        """Store the result that a device returned for a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
@@ -282,15 +284,15 @@ class Pipeline:
         launched.queue.ended(trial, known=False)
 
     def _with_source_lines(self, queue: LayerQueue, rejected: Rejected, source: KernelSource) -> Rejected:
-        """The rejection with the lines of the family's own files in its message."""
+        """Return the rejection with line numbers of the family's own files in the message."""
         family = queue.bounds[source.config.template].template
         message = with_source_lines(rejected.message, family, source, self._evaluator.info)
         return Rejected(rejected.outcome, rejected.reason, message)
 
     def _occupancy(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> float | None:
-        """Theoretical occupancy of the stage with the lowest; None off the GPU.
+        """Return the lowest theoretical occupancy of the kernel's stages; None if the device is not a GPU.
 
-        Raises Rejected if no block fits, or if the compiler spilled far too many registers; then nothing is loaded.
+        Raises Rejected, before the kernel is loaded, if no block fits or if the compiler spilled too many registers.
         """
         info, resources = self._evaluator.info, binary.resources
         if not info.can.gpu:
@@ -314,7 +316,7 @@ class Pipeline:
 
 
 def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:
-    """The trial of a rejected config."""
+    """Return the trial with the outcome, reason and message of a rejection."""
     return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
 
 
@@ -343,7 +345,7 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
 
 
 def _identity(one: _InFlight | _Launched) -> tuple[int, str]:
-    """A kernel of a layer."""
+    """Return a key that identifies a kernel of a layer."""
     return id(one.queue), one.source.hash
 
 

@@ -34,11 +34,11 @@ def tune(
     search: bool = True,
     finals: FinalsPlan | None = PLAIN_FINALS,
 ) -> tuple[LayerResult, ...]:
-    """Tune all or the given layers of a study and return the result of each.
+    """Tune all layers of a study, or the given layers, and return the result of each layer.
 
-    Without `search` it only runs the finals, on the stored trials of the study. `finals` are the settings of the
-    finals; None: no finals, so that `best` does not change where earlier finals decided it. `templates` has every
-    family that the study names. Raises StudyError before anything runs if a layer has no family.
+    If `search` is false, only the finals run, on the stored trials of the study. If `finals` is None, no finals run,
+    and a best kernel that earlier finals chose does not change. `templates` contains every family that the study names.
+    Raises StudyError before any kernel runs if a layer has no family.
     """
     began_s = clock()
     wanted = study.layers if layers is None else layers

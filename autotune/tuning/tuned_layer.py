@@ -1,4 +1,4 @@
-"""A layer during tuning: ask, render, compile, verify, measure, store, tell, and the finals at the end."""
+"""Tune one layer: ask, render, compile, verify, measure, store and tell, then run the finals."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from autotune.tuning.layer_store import LayerState, StoredLayer, quarantine_susp
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Phase, Progress, TrialLog, fastest
 
-SHARE = 5  # at most a fifth of a budget is pending, so that the rest of a small budget learns from earlier results
+SHARE = 5  # at most 1/5 of a budget is pending, so that later configs of a small budget learn from earlier results
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The limits of a part of a cluster run: a layer's next evaluations, after earlier parts of the same run."""
+    """The limits of one part of a cluster run, which continues a layer after earlier parts of the same run."""
 
     evaluations: int
-    """new evaluations; the layer is then paused"""
+    """number of new evaluations after which the layer is paused"""
     spent_s: float
     """seconds of the layer's time budget that earlier parts used"""
     first_number: int
-    """number of the run's first trial: the best trial before it is the incumbent of the finals"""
+    """number of the run's first trial; the best trial with a smaller number is the incumbent of the finals"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +52,32 @@ class Run:
     stopping: Callable[[], bool]
     clock: Callable[[], float] = time.perf_counter
     search: bool = True
-    """False: only the finals, on stored trials"""
+    """False: only run the finals, on stored trials"""
     finals: FinalsPlan | None = PLAIN_FINALS
     rates: Mapping[str, float] = field(default_factory=dict)
-    """rates of the device; empty if it was never calibrated"""
+    """measured rates of the device; empty if the device was never calibrated"""
     part: Part | None = None
-    """None: the run has no parts"""
+    """None: the run is not divided into parts"""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLayer:
-    """A layer to tune, with its search spaces and its place in the results database."""
+    """A layer to tune, with the layer's search spaces, stored state and database writer."""
 
     layer: Layer
     spaces: Sequence[SearchSpace]
     state: LayerState
     writer: StoredLayer
     design: Callable[[], WarmStart | None]
-    """makes the initial design when the search starts, so that it includes the results that this run has of similar
+    """makes the initial design when the search starts, so that the design can use this run's results for similar
     layers
     """
 
 
 class TunedLayer:
-    """One layer: starts a config in a pipeline whenever it is asked to, and runs the finals at the end.
+    """One layer during tuning. Each call of `ask` starts a config in a pipeline; `conclude` runs the finals.
 
-    Nothing here waits: `Schedule` calls one layer or many.
+    Asking for configs does not wait for results, so that `Schedule` can tune several layers at once.
     """
 
     def __init__(self, run: Run, opened: OpenLayer) -> None:
@@ -86,7 +86,7 @@ class TunedLayer:
         self.spaces = {space.template: space for space in opened.spaces}
         self.bounds = {space.template: space.bound for space in opened.spaces}
         self.spent_s = 0.0
-        """the search time of the layer in this run: its share of the time of concurrent layers"""
+        """search time of the layer in this run, seconds; concurrent layers share the time"""
         self.log = TrialLog(
             self.state,
             label=self.state.name,
@@ -103,15 +103,15 @@ class TunedLayer:
         self._evaluated_before = len(self.log.evaluated)
         self.begun = False
         self.stopped = "" if run.search else "finals only"
-        """the reason why it starts no more configs; empty while it does"""
+        """the reason why the layer starts no more configs; empty while it still starts configs"""
         self.result: LayerResult | None = None
-        """once all is done"""
+        """set at the end of `conclude`"""
         self.suspects = () if self.stopped else self.log.suspects(self._in_spaces)
         self.design: WarmStart | None = None
         self._queue: LayerQueue | None = None
 
     def begin(self, pipeline: Pipeline) -> None:
-        """Prepare the search; first, each trial that a killed run left running is tried again, alone."""
+        """Prepare the search. Then repeat each trial that a killed run left `running`, one at a time."""
         self.begun = True
         if self.run_of.search:
             self.design = self.opened.design()
@@ -147,23 +147,23 @@ class TunedLayer:
 
     @property
     def best_us(self) -> float | None:
-        """The fastest kernel's time; None without a correct kernel."""
+        """The median of the fastest correct kernel, microseconds; None if there is no correct kernel."""
         return self.log.best.median_us if self.log.best else None
 
     @property
     def start_us(self) -> float | None:
-        """The time at the start of this run: of the best earlier kernel, or else of its first correct one."""
+        """The time that this run started from: the best earlier kernel's, or else the first correct kernel's."""
         if self.incumbent is not None:
             return self.incumbent.median_us
         return next((trial.median_us for trial in self.log.trials if trial.median_us is not None), None)
 
     @property
     def evaluated(self) -> int:
-        """Number of distinct kernels that were compiled or tried to, in the study's whole history."""
+        """The number of distinct kernels that were compiled or failed to compile, in the study's whole history."""
         return len(self.log.evaluated)
 
     def under_way(self, pipeline: Pipeline) -> int:
-        """Number of configs that were started and have no result yet."""
+        """Return the number of configs that were started and have no result yet."""
         return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:
@@ -175,7 +175,7 @@ class TunedLayer:
         return not pipeline.supplies(self._queue) or not self.search.is_random
 
     def ask(self, pipeline: Pipeline) -> None:
-        """Start the next config, or set the reason why not: `stopped`."""
+        """Start the next config, or set `stopped` to the reason why there is none."""
         assert self._queue is not None  # noqa: S101 - it has begun and not stopped
         self.stopped = self._why_stop(pipeline.pending(self._queue))
         if not self.stopped:
@@ -186,7 +186,7 @@ class TunedLayer:
                 pipeline.start(self._queue, self.log.take_number(), config, self.search.proposed_by(config))
 
     def conclude(self, pipeline: Pipeline, finals_s: float) -> Generator[Future[object], None, None]:
-        """Run the finals, for `finals_s`, and make the result; no trials of the layer are pending any more."""
+        """Run the finals for up to `finals_s` seconds and set `result`. The layer must have no pending trials."""
         if self._queue is not None:
             yield cast("Future[object]", self._queue.ready)
             self._queue.ready.result()
@@ -234,18 +234,18 @@ class TunedLayer:
         return finals.hold(self.log.trials, self.incumbent)
 
     def _with_data(self, measure: Callable[[], InTurn]) -> InTurn:
-        """The evaluator, once the devices have the layer's data, which a search has already requested."""
+        """Run `measure` once the devices have the layer's data, which a search has already requested."""
         if self._queue is None:
             self.evaluator.begin_layer(self.layer.problem)
         return measure()
 
     def _disprove(self, trial: Trial, message: str) -> None:
-        """Record that the kernel of a correct trial was wrong in the finals: it has no time any more."""
+        """Record that the kernel of a correct trial was wrong in the finals, which removes the trial's time."""
         self.writer.disprove(trial.source_hash or "", message)
         self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
     def _design_result(self) -> DesignResult | None:
-        """The result of the initial configs; None if there were none."""
+        """Return the result of the initial configs; None if there were none."""
         if self.design is None:
             return None
         trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]
@@ -254,7 +254,7 @@ class TunedLayer:
     # Stored results.
 
     def _incumbent(self) -> Trial | None:
-        """The best trial before this run."""
+        """Return the best trial from before this run."""
         part = self.run_of.part
         if part is None:
             return self.log.best
@@ -267,7 +267,7 @@ class TunedLayer:
     # Asking and starting.
 
     def _why_stop(self, pending: set[str]) -> str:
-        """Why no further config is started, with these sources pending; empty if there is no reason."""
+        """Return the reason to start no further config while these sources are pending; empty if there is none."""
         if self.run_of.stopping():
             return INTERRUPTED
         limit = self.study.time_budget_s
@@ -285,7 +285,7 @@ class TunedLayer:
         return ""
 
     def _ended(self, trial: Trial, *, known: bool) -> None:
-        """Count a stored trial, and tell the search."""
+        """Count a stored trial and tell the search about it."""
         self.log.add(trial, known=known)
         self.search.tell(trial)
         self._report(trial)

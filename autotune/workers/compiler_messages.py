@@ -1,7 +1,7 @@
-"""Messages between a parent and a worker that compiles.
+"""Messages between a parent process and a worker that compiles.
 
-They are separate from the messages of a worker with a device, which import NumPy and all of `measurement`: without
-these a compiler starts in a third of the time.
+The messages of a worker with a device are in another module, which imports NumPy and all of `measurement`. Without
+those imports a compiler starts in a third of the time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ class CompilerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """An unexpected exception as text: a pickled traceback would keep device memory alive."""
+    """An unexpected exception as text, because a traceback object would keep device memory alive."""
 
     traceback: str

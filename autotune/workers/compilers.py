@@ -1,4 +1,4 @@
-"""render -> compile, many at once: a pool of worker processes that never touch a device, behind a cache."""
+"""render -> compile: compile many programs at once in worker processes that never touch a device, with a cache."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from autotune.trial import Outcome
 from autotune.workers.compiler_messages import CompileRequest, CompilerRequest
 from autotune.workers.worker import Reply, Worker, WorkerLost, of_kind
 
-FIRST_DEADLINE_S = 60.0  # of a compilation, before the deadline adapts
+FIRST_DEADLINE_S = 60.0  # deadline of a compilation before the deadline adapts
 LEAST_DEADLINE_S = 5.0  # of 7,100 recorded kernels, each that compiled for 4.5 s took over 2.5 times the best time
 DEADLINE_FACTOR = 5.0  # times the 90th percentile of the compilation times so far, which was 0.9 to 1.1 s
-_SEEN = 20  # compilations before the deadline adapts
+_SEEN = 20  # number of compilations before the deadline adapts
 
 
 class CompilePool:
-    """Compiles in `jobs` worker processes; a compiler that hangs or dies costs its worker."""
+    """Compiles in `jobs` worker processes. A worker whose compiler hangs or dies is replaced."""
 
     def __init__(self, jobs: int, cache: BinaryCache | None, *, deadline_s: float | None = None) -> None:
         self._jobs = jobs
@@ -47,16 +47,16 @@ class CompilePool:
             self._threads.submit(self._ask, CompilerRequest(kind))
 
     def submit(self, program: Program, target: Target, deadline_s: float | None = None) -> Future[Binary]:
-        """Start compiling; the future raises Rejected('compile', ...) or ToolchainError."""
+        """Start compiling a kernel. The future raises Rejected('compile', ...) or ToolchainError."""
         return self._threads.submit(self._compile, program, target, deadline_s)
 
     def submit_own(self, program: Program, target: Target, what: str) -> Future[Binary]:
-        """Start compiling a program of autotune's own, with a long deadline; the future raises ToolchainError."""
+        """Start compiling one of autotune's own programs, with a long deadline. The future raises ToolchainError."""
         return self._threads.submit(self._compile_own, program, target, what)
 
     @property
     def deadline_s(self) -> float:
-        """How long one compilation may take now."""
+        """The current time limit of one compilation, seconds."""
         if self._fixed_deadline_s is not None:
             return self._fixed_deadline_s
         seconds = sorted(self._seconds)
@@ -85,7 +85,7 @@ class CompilePool:
         return replace(binary, compile_us=1e6 * seconds)
 
     def _compiler(self, target: Target) -> str:
-        """Name, version and flags of the compiler for a target, found once."""
+        """Return the name, version and flags of the compiler for a target. Each kind of device is looked up once."""
         if target.kind not in self._compilers:
             self._compilers[target.kind] = compiler_identity(target)
         return self._compilers[target.kind]
@@ -107,7 +107,7 @@ class CompilePool:
             self._idle.put(worker if alive else None)
 
     def close(self) -> None:
-        """End every compiler at once."""
+        """Kill every compiler without waiting for pending compilations."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for worker in self._busy:

@@ -1,4 +1,4 @@
-"""The loop of a worker process that owns a device: answer requests one by one."""
+"""Answer the requests of a worker process that owns a device, one at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from autotune.workers.worker import (
 
 
 class WorkerServer:
-    """The state of a worker between requests."""
+    """The state that a worker keeps between requests: the device, and the data of each layer."""
 
     def __init__(
         self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device
@@ -50,7 +50,7 @@ class WorkerServer:
         """whether the last evaluated kernel failed"""
 
     def answer(self, request: DeviceRequest) -> Reply:
-        """Execute a request."""
+        """Execute a request and return the reply."""
         match request:
             case OpenRequest(name, runtime, first):
                 self._device = self._open(name, runtime)
@@ -96,7 +96,7 @@ class WorkerServer:
         return self._layers[problem]
 
     def _forget(self, problem: Problem) -> None:
-        """Free a layer's data, if there are any."""
+        """Free a layer's data, if the worker has any."""
         layer = self._layers.pop(problem, None)
         if layer is not None:
             layer.verifier.close()

@@ -1,4 +1,4 @@
-"""One device and its worker process: send kernels to it, and replace the process after a kernel has broken it."""
+"""Send kernels to one device's worker process, and replace the process after a kernel has broken it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from autotune.workers.worker import (
 )
 
 _RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
-_RECYCLE_AFTER = 500  # evaluations of one worker, before a fresh one takes over
-_MOST_LAYERS = 256  # latest layers whose data a worker may have
+_RECYCLE_AFTER = 500  # evaluations in one worker before a fresh worker replaces it
+_MOST_LAYERS = 256  # maximum number of layers whose data a worker keeps; the latest layers are kept
 _LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
-_SOME_BLOCKS_S = 20.0  # deadline for some blocks of a kernel, which take far less
-_MADE_PER_S = 1e6  # FLOPs and bytes per second of a reference in C++ under sanitizers
-AT_HAND = 2  # kernels sent to a worker at once: one runs, and the next one starts when it ends
+_SOME_BLOCKS_S = 20.0  # deadline for running some blocks of a kernel, which normally takes far less
+_MADE_PER_S = 1e6  # FLOPs plus bytes per second that a reference in C++ achieves under sanitizers
+AT_HAND = 2  # kernels sent to a worker at once: one runs, and the other starts when the first ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +53,30 @@ class Deadlines:
     """How long a worker may take to answer, seconds."""
 
     open_s: float = 120.0
-    """a first context on a busy machine"""
+    """opening the device, which may create the first context on a busy machine"""
     layer_s: float = 300.0
-    """making data and the float64 reference of a layer, at most"""
+    """making the data and the float64 reference of a layer (an upper limit)"""
     evaluate_s: float = 60.0
-    """loading, verifying (four runs) and timing one kernel"""
+    """loading, verifying and timing one kernel"""
     compile_s: float | None = None
-    """timeout of one compilation; None adapts to the observed times"""
+    """one compilation; None: a deadline that adapts to the observed times"""
 
 
 DEADLINES = Deadlines()
 
 
 def _declared_differently(one: Problem, other: Problem) -> bool:
-    """Whether the files of an operation were edited while this process ran."""
+    """Whether two problems have different versions of an operation's files, which a user edited during the run."""
     a, b = one.operation, other.operation
     return (a.text, a.references) != (b.text, b.references)
 
 
 class DeviceWorker:
-    """One device and its worker, which is replaced whenever a kernel breaks it.
+    """One device and its worker process. The process is replaced whenever a kernel breaks it.
 
-    `AT_HAND` threads may call `evaluate` at once, and other threads `begin_layer`, `finals` or `refresh`, which wait
-    for running work. No other calls may overlap. The worker keeps the data of many layers, in at most half of the
-    device's memory; the least recently used are freed first.
+    `AT_HAND` threads may call `evaluate` at once. Meanwhile other threads may call `begin_layer`, `finals` or
+    `refresh`, which wait for running kernels. No other calls may overlap. The worker keeps the data of many layers in
+    at most half of the device's memory, and frees the least recently used layers first.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
@@ -84,21 +84,21 @@ class DeviceWorker:
         self._layers: dict[Problem, LayerRequest] = {}
         """the layers that were prepared"""
         self._held: dict[Problem, int] = {}
-        """layers whose data the present worker has, with their maximum bytes, in the order of last use"""
+        """maximum bytes of the data of each layer that the present worker keeps, least recently used first"""
         self._deadlines = deadlines
         self._open_request = OpenRequest(name, runtime)
         self._environ = worker_environ(name)
         self._worker: Worker | None = None
         self._answered = 0
-        """evaluations, by the present worker"""
+        """number of evaluations by the present worker"""
         self._sending = threading.Lock()
-        """a lock that is held until a kernel is sent"""
+        """held by a thread that sends a kernel, or that keeps other threads from sending"""
         self._last = threading.Event()
-        """set when the kernel that was sent last is finished"""
+        """set when the kernel that was sent last has finished"""
         self._last.set()
         self._known_good: dict[Problem, EvaluateRequest | VerifyRequest] = {}
         self._doubtful = False
-        """the last kernel failed: the known-good kernel of the next one's layer must pass first"""
+        """whether the last kernel failed; a known-good kernel of the next kernel's layer must then pass first"""
         try:
             self.opened = of_kind(self._ask(self._open_request, deadlines.open_s), Opened)
         except WorkerLost as error:
@@ -109,7 +109,7 @@ class DeviceWorker:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that the present worker has used."""
+        """CPU time used by the present worker process, seconds."""
         return self._worker.cpu_seconds if self._worker else 0.0
 
     def begin_layer(self, layer: LayerRequest) -> None:
@@ -130,13 +130,13 @@ class DeviceWorker:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait until nothing runs, and keep others from sending."""
+        """Wait until no kernel runs, and keep other threads from sending kernels."""
         with self._sending:
             self._last.wait()
             yield
 
     def _hold(self, problem: Problem) -> None:
-        """Make a layer's data in the worker unless it has them. Raises DeviceError if that fails."""
+        """Make a layer's data in the worker, unless the worker has it already. Raises DeviceError if that fails."""
         if self._worker is None:
             self._revive()
         if problem in self._held:
@@ -160,21 +160,25 @@ class DeviceWorker:
                 ) from None
             self._revive(layer)
         except Rejected as error:
-            self.drop()  # some of the data are in its memory
+            self.drop()  # frees the part of the data that was made
             raise DeviceError(f"{self.name}: {problem}: its data cannot be made: {error.message}") from None
         self._held[problem] = needed
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome.
 
-        While another kernel runs, this one is queued behind it, so that the device does not wait for this process.
+        While another kernel runs, this kernel is queued in the worker, so that the device does not wait for this
+        process.
         """
         measured = self._evaluate(request, alone=False) or self._evaluate(request, alone=True)
         assert measured is not None  # noqa: S101 - alone, it has no kernel before it
         return measured
 
     def _evaluate(self, request: EvaluateRequest, *, alone: bool) -> Measured | None:
-        """None: the kernel before this one failed or took the worker down, and this one was not run."""
+        """Verify and time a kernel; `alone` waits for the previous kernel before sending this one.
+
+        Returns None if the previous kernel failed or broke the worker, so that this kernel did not run.
+        """
         with self._sending:
             problem = request.source.problem
             if alone or self._answered >= _RECYCLE_AFTER or problem not in self._held:
@@ -216,7 +220,7 @@ class DeviceWorker:
         self._settled(request.source, lambda: self._ask(request, _SOME_BLOCKS_S))
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
-        """The answer about a kernel that may break its worker. Raises Rejected with the kernel's outcome."""
+        """Return the answer about a kernel that may break the worker. Raises Rejected with the kernel's outcome."""
         try:
             return self._launched(answer)
         except Rejected as error:
@@ -225,14 +229,17 @@ class DeviceWorker:
             raise explained(error, source) from None
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Time contenders interleaved."""
+        """Time contenders interleaved. Raises DeviceLost if the worker is lost."""
         with self._alone():
             self._ready(request.kernels[0][0].problem)
             deadline_s = self._deadlines.layer_s + 4 * request.budget_s
             return of_kind(self._certain(request, deadline_s, "timing the finals"), FinalsTimings)
 
     def perform(self, request: Request, deadline_s: float, problem: Problem | None = None) -> Reply:
-        """Send another request that runs kernels, with a layer's data if given. Raises Rejected if they fail."""
+        """Send another request that runs kernels, and return the answer. Raises Rejected if a kernel fails.
+
+        If a problem is given, the worker makes the data of this layer first.
+        """
         self._ready(problem)
         try:
             return self._launched(lambda: self._ask(request, deadline_s))
@@ -241,7 +248,10 @@ class DeviceWorker:
             raise
 
     def _launched(self, answer: Callable[[], Reply]) -> Reply:
-        """The answer about kernels that may break the worker. If it raises Rejected, a known-good kernel runs next."""
+        """Return the answer about kernels that may break the worker.
+
+        Raises Rejected if a kernel fails; the next request then runs a known-good kernel first.
+        """
         try:
             return answer()
         except WorkerLost as error:
@@ -254,13 +264,14 @@ class DeviceWorker:
             raise
 
     def calibrate(self, binary: Binary) -> Calibration:
-        """The device's rates."""
+        """Measure the device's rates. Raises DeviceLost if the worker is lost."""
         request = CalibrateRequest(binary)
         return of_kind(self._certain(request, self._deadlines.layer_s, "measuring its rates"), Calibration)
 
     def _certain(self, request: Request, deadline_s: float, what: str) -> Reply:
-        """The answer to a request that only runs kernels that were correct. Raises DeviceLost if it takes the worker
-        down.
+        """Return the answer to a request whose kernels are all known to be correct.
+
+        Raises DeviceLost if the worker is lost.
         """
         try:
             return self._ask(request, deadline_s)
@@ -268,19 +279,23 @@ class DeviceWorker:
             raise DeviceLost(f"{self.name}: lost while {what}: {error.message}") from None
 
     def refresh(self) -> None:
-        """End the worker, after its current work."""
+        """End the worker after it has finished the current kernels. The next request starts a fresh worker."""
         with self._alone():
             self.drop()
 
     def drop(self) -> None:
-        """End the worker; the next request gets a fresh one."""
+        """End the worker at once. The next request starts a fresh worker."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
             self._held.clear()
 
     def _ready(self, problem: Problem | None) -> None:
-        """Have a worker that is alive, not too old, has the layer's data, and still verifies its known-good kernel."""
+        """Make sure that there is a worker with the layer's data that has not evaluated too many kernels.
+
+        If the last kernel failed, a known-good kernel of the layer must pass first. Raises DeviceLost if it fails in
+        several fresh workers.
+        """
         if self._answered >= _RECYCLE_AFTER:
             self.drop()
         for _ in range(_RESPAWNS):
@@ -302,7 +317,10 @@ class DeviceWorker:
         self._doubtful = False
 
     def _revive(self, layer: LayerRequest | None = None) -> None:
-        """Start a fresh worker, open the device and make a layer's data."""
+        """Start a fresh worker, open the device and, if a layer is given, make the layer's data.
+
+        Raises DeviceLost if several fresh workers fail.
+        """
         message = ""
         for _ in range(_RESPAWNS):
             try:
@@ -335,14 +353,14 @@ class DeviceWorker:
 
 
 def _data_bytes(problem: Problem) -> int:
-    """Maximum memory for a layer in a worker: two data sets with references, and copies for short kernels."""
+    """Return the maximum memory of a layer in a worker: data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
 
 
 def _made_within_s(problem: Problem) -> float:
-    """The longest time that making a layer's data and reference may take on a busy CPU."""
+    """Return how many seconds making a layer's data and reference may take on a busy CPU."""
     if in_numpy(problem.operation):
-        return math.inf  # it has limits of its own
+        return math.inf  # a NumPy reference has its own limits
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
 
 
@@ -357,7 +375,7 @@ _UNDEFINED = re.compile(r"kernel\.cu:(\d+):\d+: runtime error: (.+)")
 
 
 def explained(rejected: Rejected, source: KernelSource) -> Rejected:
-    """The rejection with a sanitizer's report as one line, if a sanitizer ended the worker; otherwise shortened."""
+    """Return the rejection with the sanitizer's report reduced to one line, or with any other message shortened."""
     report = rejected.message
     if undefined := _UNDEFINED.search(report):
         return Rejected(rejected.outcome, "undefined", f"kernel.cu:{undefined[1]}: {undefined[2]}")
@@ -375,7 +393,7 @@ def explained(rejected: Rejected, source: KernelSource) -> Rejected:
 
 
 def _place(report: str, source: KernelSource) -> str:
-    """The array next to an address, the side and the distance; empty if unknown."""
+    """Describe where an address lies relative to an array: which array, which side, how far; empty if unknown."""
     region, allocated = _REGION.search(report), _ALLOCATED.search(report)
     if not region or not allocated:
         return ""

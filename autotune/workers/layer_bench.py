@@ -1,4 +1,4 @@
-"""load -> verify -> measure: one layer's data on a device, and the kernels that run on them."""
+"""load -> verify -> measure: verify and time kernels on one layer's data on a device."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from autotune.trial import ErrorStats, Measured, Outcome, Phases
 from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # rounds of the finals
-_SAMPLE_US = 400.0  # time of one sample of a short kernel; compared with it, a graph's launch is negligible
+_SAMPLE_US = 400.0  # time of one sample of a short kernel; the launch of a graph is negligible in comparison
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A kernel on the device with its own memory."""
+    """A kernel that is loaded on the device, with its own workspace and packed weights."""
 
     kernel: LoadedKernel
     workspace: GuardedArray
     packed_w: GuardedArray
     owned: ExitStack
-    """resources that are released with it"""
+    """resources that are released with the kernel"""
 
     def scratch(self, size_bytes: int) -> int:
         """Allocate memory that is released with the kernel."""
@@ -55,7 +55,7 @@ class _Loaded:
 
 
 class LayerBench:
-    """A layer's data on a device; verifies and times the layer's kernels there."""
+    """A layer's data on a device, on which the layer's kernels are verified and timed."""
 
     def __init__(self, device: Device, verifier: Verifier, clocks: Clocks, clock: Callable[[], float]) -> None:
         self.verifier = verifier
@@ -63,23 +63,23 @@ class LayerBench:
         self._clocks = clocks
         self._clock = clock
         self._fastest_us: dict[str, float] = {}
-        """median of the fastest kernel, with cold or hot caches"""
+        """median of the fastest kernel for each cache mode, cold or hot"""
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool) -> ErrorStats:
-        """Verify a kernel, in one run or several. Raises Rejected as `Verifier.verify` does."""
+        """Verify a kernel, with one run if `once`. Raises the same errors as `Verifier.verify`."""
         with self._loaded(source, binary) as loaded:
             kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
             return self.verifier.verify(kernel, workspace, packed_w, lambda _: not once, cold=False).error
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
-        """Verify and time a kernel, in a race against the best time if there is one."""
+        """Verify a kernel and time it, in a race against the best time if there is one."""
         started = self._clock()
         with self._loaded(request.source, request.binary) as loaded:
             return self._measure(loaded, request, started)
 
     @contextmanager
     def _loaded(self, source: KernelSource, binary: Binary) -> Iterator[_Loaded]:
-        """A kernel with its own memory, which is released at the end."""
+        """Load a kernel and allocate its memory. Both are released at the end of the `with` block."""
         device = self._device
         with ExitStack() as owned:
             module = device.load(binary)
@@ -96,9 +96,10 @@ class LayerBench:
     def _tensors(
         self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None
     ) -> list[Tensors]:
-        """The arrays of each forward pass; if several must be cold, each has its own.
+        """Return the arrays of each forward pass. If several passes must be cold, each pass has its own arrays.
 
-        `weights`: addresses of weights, packed ones included, that all passes share; None: each pass has its own.
+        `weights` are addresses of weights that all passes share, as well as packed weights; None: each pass has its own
+        weights.
         """
         device, verifier, source = self._device, self.verifier, loaded.kernel.source
         shared = weights or {}
@@ -115,7 +116,7 @@ class LayerBench:
         return each
 
     def _weights(self, loaded: _Loaded, *, elsewhere: bool) -> dict[str, int]:
-        """Addresses of the layer's weights, or of copies of them."""
+        """Return the addresses of the layer's weights or, if `elsewhere`, of new copies of the weights."""
         addresses = {}
         for array in self.verifier.problem.arrays:
             if array.role == "weights":
@@ -127,7 +128,7 @@ class LayerBench:
         return addresses
 
     def _check_again(self, source: KernelSource, passes: Passes, *, cold: bool) -> None:
-        """Check a kernel's outputs after many launches. Raises Rejected as `still_right` does."""
+        """Check a kernel's outputs after many launches. Raises the same errors as `still_right`."""
         verifier = self.verifier
         tensors = verifier.tensors(verifier.normal)
         if passes.count > 1 and cold:
@@ -135,14 +136,14 @@ class LayerBench:
         verifier.still_right(source, tensors, partial(self._timed, passes, cold=cold))
 
     def _timed(self, passes: Passes, *, cold: bool) -> Sample:
-        """A sample of passes, on restored arrays if a pass changes its inputs."""
+        """Take one sample of passes, after restoring the arrays if a pass changes its inputs."""
         verifier = self.verifier
         if verifier.changes_inputs:
             verifier.restore(verifier.normal)
         return self._device.time(passes, cold=cold)
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
-        """Check the finalists' outputs. Raises Disproved naming the wrong ones."""
+        """Check the outputs of the finalists. Raises Disproved with a message for each finalist that is wrong."""
         wrong = {}
         for position, (loaded, passes) in enumerate(zip(kernels, entered, strict=False)):
             try:
@@ -155,26 +156,28 @@ class LayerBench:
             raise Disproved(wrong)
 
     def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
-        """Forward passes as one call, released with their resources."""
+        """Record forward passes as one call, which is released with `owned`."""
         passes = self._device.record(each)
         owned.callback(passes.close)
         return passes
 
     def _several(self, pass_us: float) -> int:
-        """The number of passes in a sample of a kernel that takes `pass_us`; 1 for a long kernel."""
+        """Return the number of passes in one sample of a kernel that takes `pass_us`; 1 for a long kernel."""
         if pass_us >= self._device.short_us or self.verifier.changes_inputs:
             return 1
         copies = COPIES_BYTES // self.verifier.problem.tensor_bytes
         return max(1, min(MOST_PASSES, copies, math.ceil(_SAMPLE_US / pass_us)))
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Time contenders interleaved. All are recorded in the same way, with the same number of passes per sample;
-        each pass has its own arrays.
+        """Time contenders interleaved. Raises Disproved for kernels that are wrong afterwards.
 
-        If libraries take part, each runs on a kernel's arrays and in its workspace. The passes of a kernel share
-        weights, as a library's passes do. Each kernel but the first has copies of the weights at other addresses,
-        because a time also depends on the addresses. The first kernel is timed once more at its own addresses, for the
-        noise floor.
+        All contenders are recorded in the same way, with the same number of passes per sample. With cold caches, each
+        pass has its own arrays.
+
+        If libraries take part, each library uses the arrays and the workspace of one kernel. The passes of a kernel
+        then share weights, as the passes of a library do. Each kernel except the first gets copies of the weights at
+        other addresses, because a time also depends on the addresses. The first kernel is timed a second time at the
+        same addresses, for the noise floor.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -191,7 +194,7 @@ class LayerBench:
                 min(
                     self._timed(Passes(_passes(loaded, self._tensors(loaded, 1, cold=cold))[0]), cold=cold).us
                     for loaded in kernels
-                    for _ in range(2)  # the first loads its code
+                    for _ in range(2)  # the first pass also loads the kernel's code
                 )
             )
             arrays = [
@@ -244,7 +247,7 @@ class LayerBench:
 
     @contextmanager
     def _exported(self, path: str, source: KernelSource, loaded: _Loaded) -> Iterator[Handle]:
-        """An exported library's handle for the layer's weights, after it has been verified in a kernel's workspace."""
+        """Prepare an exported library for the layer's weights, verify it in a kernel's workspace, yield a handle."""
         device, verifier, workspace = self._device, self.verifier, loaded.workspace
         with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
             if handle.workspace_bytes > workspace.size_bytes:
@@ -275,7 +278,7 @@ class LayerBench:
         count = self._several(shortest_us)
         each = _passes(loaded, self._tensors(loaded, count, cold=cold))
         passes = Passes(each[0]) if shortest_us >= device.short_us else self._recorded(each, loaded.owned)
-        first: tuple[Sample, ...] = ()  # the verification's runs are samples, too
+        first: tuple[Sample, ...] = ()  # runs of the verification that also count as samples
         if not in_the_race(runs[0].us):
             first = runs
         elif cold and passes.launch == "stream" and count == 1:
@@ -301,10 +304,10 @@ class LayerBench:
 
 
 def _passes(loaded: _Loaded, each: Sequence[Tensors]) -> list[Callable[[], None]]:
-    """Functions that enqueue a forward pass on each of these arrays."""
+    """Return functions that each enqueue a forward pass on one set of arrays."""
     return [partial(loaded.kernel.run, loaded.kernel.forward(tensors)) for tensors in each]
 
 
 def _with(tensors: Tensors, arrays: Mapping[str, int]) -> Tensors:
-    """The tensors with some arrays at other addresses."""
+    """Return the tensors with some arrays at other addresses."""
     return replace(tensors, arrays={**tensors.arrays, **arrays})

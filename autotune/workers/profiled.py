@@ -1,8 +1,7 @@
-"""The program that a profiler or a sanitizer watches, `python -m autotune.workers.profiled JOB`: it runs each kernel
-once.
+"""`python -m autotune.workers.profiled JOB`: run each kernel once, for a profiler or a sanitizer to observe.
 
-It is a separate process with nothing else on the device, because both tools stop at every launch. Every array has
-exactly the bytes that the kernel was promised, without accessible memory around it.
+This is a separate program that does nothing else on the device, because both tools stop at every launch. Every array
+has exactly the bytes that the kernel was promised, without accessible memory around the array.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from autotune.operation.declarations import DRAWN
 from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem
 
-_DRAWN = 1 << 24  # random numbers drawn for an array; a longer one repeats them
+_DRAWN = 1 << 24  # random numbers drawn for an array; a longer array repeats the numbers
 
 
 Kernel = tuple[KernelSource, Binary]
@@ -41,13 +40,13 @@ class Job:
 
     device: str
     kernels: tuple[Kernel, ...]
-    """consecutive kernels for one problem share images, filters and outputs"""
+    """consecutive kernels for one problem share all arrays of the problem"""
     first_round: bool
-    """leave out all rounds of a kernel's stages but the first"""
+    """whether to run only the first round of each kernel's stages"""
 
 
 def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool) -> None:
-    """Launch every stage of each kernel."""
+    """Launch every stage of each kernel once or, with `first_round`, only the stages of the first round."""
     for problem, same in groupby(kernels, key=lambda kernel: kernel[0].problem):
         with ExitStack() as owned:
             arrays = _arrays(device, problem, owned)
@@ -56,7 +55,7 @@ def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool)
 
 
 def _arrays(device: Device, problem: Problem, owned: ExitStack) -> Tensors:
-    """Random inputs, and outputs."""
+    """Allocate the arrays of a problem and fill the inputs with random data."""
     random = np.random.default_rng(0)
     addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}
     given = given_data(problem, 0)
@@ -96,7 +95,7 @@ def _launch(device: Device, source: KernelSource, binary: Binary, arrays: Tensor
 
 
 def main() -> None:
-    """Read the job that was written a moment ago."""
+    """Read the job from the file that the command line names, and launch the kernels."""
     job: Job = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - a file of our own, in a folder of our own
     device = open_device(job.device)
     launch_once(device, job.kernels, first_round=job.first_round)

@@ -1,7 +1,7 @@
-"""The handle on a worker process (which runs `worker_process`) and the records that pass between the two.
+"""The parent's handle on a worker process, and the requests and replies that the two processes exchange.
 
-A kernel that crashes, hangs or poisons its context takes only its worker with it. Requests and replies are records
-pickled over a private socket between parent and child; tensors never cross it.
+The child process runs `worker_process`. A kernel that crashes, hangs or poisons the CUDA context ends only the worker
+process. Requests and replies are pickled and sent over a private socket; tensors are never sent.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class OpenRequest:
 
     device: str
     runtime: Binary | None = None
-    """the compiled `runtime_program` of its kind of device, so that no worker compiles it again"""
+    """the compiled `runtime_program` for this kind of device, so that no worker compiles it again"""
     first: bool = True
-    """whether to measure how much other programs use it; False if a worker of this process has just used it"""
+    """whether to measure how much other programs use the device; False if a worker of this process has just used it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LayerRequest:
-    """Make a layer's test data and reference, and keep the data of other layers. Answer: None."""
+    """Make a layer's test data and reference. The data of other layers is kept. Answer: None."""
 
     problem: Problem
     check: Binary
     without: tuple[Problem, ...] = ()
-    """layers whose data are freed first"""
+    """layers whose data is freed first"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,16 @@ class EvaluateRequest:
     binary: Binary
     cache: str
     best_us: float | None
-    """median of the best known kernel, infinite if there is none: a kernel that is far slower than this, or than the
-    worker's own best, is not timed to the end; None: every kernel is timed to the end
+    """median of the best known kernel, microseconds; infinite if there is none. A kernel that is far slower than this
+    median, or than the worker's own best, is not timed to the end. None: every kernel is timed to the end
     """
     behind: bool = False
-    """it was sent while another kernel was under way, and is skipped if that kernel failed"""
+    """whether the request was sent while another kernel was running; the request is skipped if that kernel failed"""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A kernel was not run: the one before it failed."""
+    """The reply for a kernel that was not run because the previous kernel failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class VerifyRequest:
     source: KernelSource
     binary: Binary
     once: bool = False
-    """run it on normal data only once"""
+    """run the kernel only once, on normal data"""
 
 
 @dataclass(frozen=True, slots=True)
 class SomeBlocksRequest:
-    """Load a kernel and run some of its blocks, on zeros. Answer: None."""
+    """Load a kernel and run some of the blocks on zeros. Answer: None."""
 
     source: KernelSource
     binary: Binary
@@ -114,14 +114,14 @@ class FinalsRequest:
     budget_s: float
     seed: int
     libraries: tuple[tuple[str, KernelSource], ...] = ()
-    """paths of exported libraries, each with the kernel that it was exported from; they are verified first"""
+    """paths of exported libraries, each with the kernel that was exported; the libraries are verified first"""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """Timings of each kind of contender, in the order of the request; sample i of each was taken in round i.
+    """The timings of each kind of contender, in the order of the request. Sample i was taken in round i.
 
-    A contender that is far behind has no samples of later rounds.
+    A contender that is far behind has no samples from later rounds.
     """
 
     kernels: tuple[Timing, ...]
@@ -129,7 +129,7 @@ class FinalsTimings:
     """a text is the reason why a baseline cannot run the layer"""
     libraries: tuple[Timing, ...] = ()
     again: Timing | None = None
-    """the first kernel once more at the same addresses, next to libraries"""
+    """a second timing of the first kernel at the same addresses, if libraries take part"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class CalibrateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DependenceRequest:
-    """Run an operation's NumPy reference on these problems. Answer: warnings about its declaration."""
+    """Run an operation's NumPy reference on these problems. Answer: warnings about the operation's declaration."""
 
     problems: tuple[Problem, ...]
 
@@ -175,7 +175,7 @@ Reply = (
 
 
 def of_kind(reply: Reply, kind: type[T]) -> T:
-    """A reply as the record that answers the request."""
+    """Return the reply, typed as the record that answers the request."""
     assert isinstance(reply, kind)  # noqa: S101 - each request has one kind of answer
     return reply
 
@@ -184,7 +184,7 @@ _MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `devi
 
 
 class WorkerLost(Exception):
-    """The worker died, or missed its deadline (`hung`). The message ends with its last output."""
+    """The worker died or missed the deadline (`hung`). The message ends with the last output of a worker that died."""
 
     def __init__(self, message: str, *, hung: bool) -> None:
         super().__init__(message)
@@ -193,18 +193,18 @@ class WorkerLost(Exception):
 
 
 class WorkerBug(Exception):
-    """The worker raised an exception other than AutotuneError, which is a defect of this program; has its traceback."""
+    """The worker raised an exception other than AutotuneError: a bug in autotune. The message is the traceback."""
 
 
 class Worker:
-    """A child process that answers requests, in its own process group, killed with its children.
+    """A child process that answers requests. It has its own process group and is killed together with its children.
 
-    Its temporary files, and its compilers' files, are in a folder that is removed with it.
+    The worker and its compilers write temporary files to a folder that is removed when the worker ends.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         with contextlib.ExitStack() as begun:  # undone if a later step fails
-            folder = begun.enter_context(temporary_folder())  # removed last: that opens files, perhaps too many
+            folder = begun.enter_context(temporary_folder())  # removed last: removing it opens files, perhaps too many
             ours, theirs = socket.socketpair()
             begun.enter_context(theirs)
             begun.enter_context(ours)
@@ -225,23 +225,24 @@ class Worker:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time that it has used."""
+        """CPU time used by the worker process, seconds."""
         return process_seconds(self._process.pid)
 
     def ask(self, request: Request, deadline_s: float) -> Reply:
-        """Send a request and wait for its answer. Raises as `receive` does."""
+        """Send a request and wait for the answer. Raises the same errors as `receive`."""
         self.send(request)
         return self.receive(deadline_s)
 
     def send(self, request: Request) -> None:
-        """Send a request after the unanswered ones; `receive` notices a worker that is gone."""
+        """Send a request, which the worker answers after earlier ones. If the worker is gone, `receive` raises."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.send(request)
 
     def receive(self, deadline_s: float) -> Reply:
         """Wait for the answer to the oldest request.
 
-        Raises the error that the worker raised (Rejected and other AutotuneErrors), or WorkerLost after killing it.
+        Raises the worker's own error (Rejected or another AutotuneError), WorkerBug for any other exception of the
+        worker, or WorkerLost after killing the worker.
         """
         try:
             if not self._connection.poll(deadline_s):
@@ -258,20 +259,20 @@ class Worker:
         return answer
 
     def signal_end(self) -> None:
-        """Kill the worker and everything it started, without waiting; a pending `receive` raises WorkerLost."""
+        """Kill the worker and all its child processes without waiting. A pending `receive` raises WorkerLost."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the worker and everything it started, at once."""
+        """Kill the worker and all its child processes, wait for the worker to end, and release its resources."""
         self.signal_end()
         self._process.wait()
         self._begun.close()
-        with self._sending:  # sending fails at once now
+        with self._sending:  # a pending send fails at once, because the worker is gone
             self._connection.close()
 
     def _last_output(self) -> str:
-        """How the worker ended and its last output."""
+        """Return a message that says how the worker ended, followed by its last output."""
         try:
             code = self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The main loop of a worker process: it answers a compiler's requests itself and passes those for a device on.
+"""The main loop of a worker process, which compiles programs and passes other requests on to `device_server`.
 
 Started as `python -m autotune.workers.worker_process FD`.
 """
@@ -24,13 +24,13 @@ _COMPILER_NICE = 10
 
 
 class Compiler:
-    """Compiles at a low priority, below the processes that time and propose kernels."""
+    """Compiles at a lower priority than the processes that time and propose kernels."""
 
     def __init__(self) -> None:
         self._compiles = False
 
     def answer(self, request: CompilerRequest | CompileRequest) -> Binary | None:
-        """Execute a request."""
+        """Load a compiler, or compile a program and return the binary."""
         if not self._compiles:
             self._compiles = True
             os.nice(_COMPILER_NICE)
@@ -43,7 +43,7 @@ class Compiler:
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the parent hangs up."""
+    """Answer requests until the parent closes the connection."""
     compiler, devices = Compiler(), None
     while True:
         try:
@@ -67,12 +67,13 @@ def serve(connection: Connection) -> None:
 
 
 def _end_with_parent(connection: Connection, folder: str) -> None:
-    """Kill this process and everything it started when the parent closes its end of the connection or is killed.
+    """Kill this process and all its child processes when the parent closes the connection or is killed.
 
-    Their folder for temporary files is removed first, because no process is left to remove it afterwards.
+    The folder for temporary files is removed first, because no process is left to remove it afterwards.
 
-    A thread waits for the end, because a kernel in an endless loop keeps the main thread from handling signals.
-    PR_SET_PDEATHSIG does not work: it fires when the thread of the parent ends that started the worker.
+    A thread waits for the end of the connection, because a kernel in an endless loop keeps the main thread from
+    handling signals. PR_SET_PDEATHSIG does not work, because it fires when the parent's thread that started the worker
+    ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hangup = select.poll()
@@ -90,5 +91,5 @@ if __name__ == "__main__":
     parent = Connection(int(sys.argv[1]))
     _end_with_parent(parent, sys.argv[2])
     serve(parent)
-    remove(sys.argv[2])  # this, or the thread that waits for the parent
+    remove(sys.argv[2])  # the thread that waits for the parent may remove it first
     os._exit(0)
