@@ -1,1 +1,1 @@
-"""Compile a program to a binary: find compilers, run them, cache the results."""
+"""Compile a program to a binary: find compilers, run them and cache the binaries."""

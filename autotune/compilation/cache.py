@@ -1,7 +1,7 @@
-"""Compiled programs by content: the key covers source, flags, target and compiler, so an entry is never stale.
+"""A cache of compiled programs. The key covers source, flags, target and compiler, so an entry is never stale.
 
-Each program is a file, written under another name and renamed, so that processes can share the folder. diskcache would
-do the same, but it stores pickles, which autotune does not read from disk.
+Each program is a file that is written under a temporary name and renamed, so that processes can share the folder.
+diskcache would do the same, but it stores pickles, which autotune does not read from disk.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.trial import Resources
 
 DEFAULT_LIMIT_BYTES = 2 << 30
-_CLOCK_STEP_S = 60.0  # largest difference of the clocks of one network
-_TRIM_EVERY = 200  # writes of one process between two checks of the folder's size
+_CLOCK_STEP_S = 60.0  # largest expected difference between the clocks of one network
+_TRIM_EVERY = 200  # number of writes by one process between two checks of the folder's size
 
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """The content of a cache folder."""
+    """The number of entries, the size and the size limit of a cache folder."""
 
     folder: str
     entries: int
@@ -35,7 +35,7 @@ class CacheState:
 
 
 class BinaryCache:
-    """A folder of compiled programs, safe to share between processes; the least recently used ones are dropped."""
+    """A folder of compiled programs that processes can share. The least recently used programs are dropped."""
 
     def __init__(self, folder: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.folder = folder
@@ -44,11 +44,11 @@ class BinaryCache:
 
     @staticmethod
     def key(program: Program, target: Target, compiler: str) -> str:
-        """SHA-256 over everything that decides the binary."""
+        """Return the SHA-256 over everything that determines the binary."""
         return hashlib.sha256(json.dumps([program.hash, asdict(target), compiler]).encode()).hexdigest()
 
     def get(self, key: str) -> Binary | None:
-        """The stored binary, or None; a damaged file counts as absent and is removed."""
+        """Return the stored binary; None if there is none. A damaged file is removed and counts as absent."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -74,7 +74,7 @@ class BinaryCache:
         return binary
 
     def put(self, key: str, binary: Binary) -> None:
-        """Keep a binary. If the folder cannot be written, nothing is kept and no error is raised."""
+        """Store a binary. If the folder cannot be written, nothing is stored and no error is raised."""
         fields = asdict(replace(binary, image=b"", compile_us=0.0))
         head = {name: fields[name] for name in ("target", "resources", "log", "entries")}
         head["sha256"] = hashlib.sha256(binary.image).hexdigest()
@@ -90,7 +90,7 @@ class BinaryCache:
                 self.trim()
 
     def kept(self, key: str, compiled: Callable[[], Binary]) -> Binary:
-        """The stored binary, or else a new one, which is kept."""
+        """Return the stored binary, or else compile a new one and store it."""
         binary = self.get(key)
         if binary is None:
             binary = compiled()
@@ -98,7 +98,7 @@ class BinaryCache:
         return binary
 
     def state(self) -> CacheState:
-        """Entries and bytes now."""
+        """Return the current number of entries and bytes."""
         sizes = [size for _, size, _ in self._files()]
         return CacheState(str(self.folder), len(sizes), sum(sizes), self.limit_bytes)
 
@@ -117,7 +117,10 @@ class BinaryCache:
         return self.folder / key[:2] / key
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, bytes and path of every entry; one used when the clock was ahead counts as the oldest."""
+        """Return the time of last use, the size and the path of every entry.
+
+        An entry with a time of last use in the future counts as the oldest.
+        """
         files, now = [], time.time()
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):

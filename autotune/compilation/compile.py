@@ -1,4 +1,4 @@
-"""render -> compile: `Program` (text and entry points) to `Binary`. Needs no GPU."""
+"""render -> compile: compile a `Program` (text and entry points) to a `Binary`. This step needs no GPU."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Target:
     arch: int = 90
     """compute capability times ten"""
     check: bool = False
-    """host only: with AddressSanitizer and UndefinedBehaviorSanitizer"""
+    """whether to compile with AddressSanitizer and UndefinedBehaviorSanitizer (host only)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Self-contained CUDA C++ text, the kernels in it, and extra compiler flags."""
+    """A self-contained CUDA C++ text, the names of its kernels, and extra compiler flags."""
 
     text: str
     entries: tuple[str, ...]
@@ -55,32 +55,34 @@ class Binary:
     """the compiler's output"""
     entries: tuple[str, ...]
     compile_us: float = 0.0
-    """wall clock that compiling took"""
+    """time that compiling took, wall clock"""
 
 
 NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
-"""Flags of every kernel; a change of them is a change of environment."""
+"""The compiler flags of every kernel. A change of these flags is a change of environment."""
 UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
-"""Include guard of libstdc++'s special functions, which `cuda_runtime.h` includes from C++17 on: they take 75 of an
-empty kernel's 280 ms of CPU time, and device code cannot use them. In a libstdc++ with another guard the flag has no
-effect."""
+"""The include guard of libstdc++'s special functions, which `cuda_runtime.h` includes from C++17 on.
+
+The special functions take 75 of the 280 ms of CPU time for an empty kernel, and device code cannot use them. The flag
+has no effect if libstdc++ uses another guard.
+"""
 _CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
 PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
 """The include guard of `cuda_runtime.h`, and a header with the declarations that kernels use from it, from
-`cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms. The cubin is the same; a text that needs
-more is compiled with the full headers.
+`cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms. The cubin is the same. A text that needs
+other declarations is compiled with the full headers.
 """
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
-_CONSTANT_SECTION = ".nv.constant3"  # user constant memory; ptxas does not report it from sm_90 on
+_CONSTANT_SECTION = ".nv.constant3"  # user constant memory, which ptxas does not report from sm_90 on
 _ERROR = re.compile(r"\berror *:|undefined reference", re.IGNORECASE)
 _OF_A_LINKER = ("ld returned", "linker command failed")  # message of g++ and clang for a compiler that failed
 MAX_MESSAGE = 2000  # characters of a compiler's or driver's message that a trial keeps
 
 
 def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
-    """Compile with nvcc. Raises Rejected('compile', 'compile_error', the compiler's first error lines)."""
+    """Compile a program with nvcc. Raises Rejected('compile', 'compile_error', the compiler's first error lines)."""
 
     return compile_with_least(lambda options: _run_nvcc(nvcc, program.text, [*options, "-cubin"]), program, arch)
 
@@ -90,7 +92,7 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
         source, image = Path(folder) / "kernel.cu", Path(folder) / "kernel.image"
         source.write_text(text)
         command = [str(nvcc), *options, "-o", str(image), str(source)]
-        environ = {**os.environ, "TMPDIR": folder}  # for the files of a compiler that is killed
+        environ = {**os.environ, "TMPDIR": folder}  # so that the files of a killed compiler are removed, too
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
         except OSError as error:
@@ -102,9 +104,9 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
 
 
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:
-    """Compile with the prelude, or else with all of CUDA's headers; `run_nvcc` returns image and log.
+    """Compile with the prelude or, if that fails, with all of CUDA's headers.
 
-    Raises the errors of `run_nvcc` with all headers.
+    `run_nvcc` returns the image and the log. Raises the errors of the second call of `run_nvcc`.
     """
     options = nvcc_options(program, arch)
     try:
@@ -119,28 +121,28 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
 
 
 def no_kernel(entry: str) -> Rejected:
-    """The rejection of a program without a function of an entry's name, or with one whose name is mangled."""
+    """Return the rejection of a program without a function of an entry's name, or with a mangled function name."""
     what = f'there is no kernel {entry} by that name: write extern "C" __global__ void {entry}(...), without a template'
     return Rejected(Outcome.COMPILE, "compile_error", what)
 
 
 def killed(status: int) -> str:
-    """The message for a compiler that a signal ended, such as the out-of-memory killer's; empty for other statuses."""
+    """Return the message for a compiler that a signal killed, for example when memory ran out; otherwise empty."""
     return f"the compiler was killed by {signal.Signals(-status).name}" if status < 0 else ""
 
 
 def nvcc_options(program: Program, arch: int) -> list[str]:
-    """The options that determine the cubin."""
+    """Return the nvcc options that determine the cubin."""
     return [*NVCC_FLAGS, *UNUSED_HEADERS, *program.flags, f"-arch=sm_{architecture(arch, program.text)}"]
 
 
 def architecture(arch: int, text: str) -> str:
-    """nvcc's number of an architecture: `90`, or `90a` for a text with instructions that only sm_90a has."""
+    """Return nvcc's name of an architecture: `90`, or `90a` for a text with instructions that exist only on sm_90a."""
     return f"{arch}a" if arch >= 90 and is_exact(text) else str(arch)
 
 
 def is_exact(text: str) -> bool:
-    """Whether a text has instructions of one architecture alone: wgmma and setmaxnreg (PTX ISA)."""
+    """Whether a text contains instructions that exist on one architecture only: wgmma and setmaxnreg (PTX ISA)."""
     return "wgmma." in text or "setmaxnreg." in text
 
 
@@ -153,11 +155,11 @@ class Section:
     offset: int
     size_bytes: int
     link: int
-    """the number of the section with its names"""
+    """number of the linked section; for a symbol table, the section with the names of the symbols"""
 
 
 def sections(image: bytes) -> list[Section]:
-    """The sections of a 64-bit ELF file, in order."""
+    """Return the sections of a 64-bit ELF file, in order."""
     (table,) = struct.unpack_from("<Q", image, 0x28)
     header_bytes, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQI", image, table + index * header_bytes) for index in range(count)]
@@ -169,17 +171,17 @@ def sections(image: bytes) -> list[Section]:
 
 
 def text_at(image: bytes, at: int) -> str:
-    """The text from a position to the next zero byte."""
+    """Return the text from a position to the next zero byte."""
     return image[at : image.index(b"\0", at)].decode()
 
 
 def _section_bytes(image: bytes, name: str) -> int:
-    """Size of a section of a 64-bit ELF file; 0 if there is no such section."""
+    """Return the size of a section of a 64-bit ELF file; 0 if there is no such section."""
     return next((section.size_bytes for section in sections(image) if section.name == name), 0)
 
 
 def ptxas_resources(log: str) -> Resources:
-    """The largest registers, spills and static memory over the kernels of a ptxas -v report."""
+    """Return the largest number of registers, spilled bytes and static shared memory in a `ptxas -v` report."""
     return Resources(
         registers=max((int(count) for count in _PTXAS_USED.findall(log)), default=0),
         spill_bytes=max((int(stores) + int(loads) for stores, loads in _PTXAS_SPILL.findall(log)), default=0),
@@ -188,9 +190,9 @@ def ptxas_resources(log: str) -> Resources:
 
 
 def first_errors(log: str, folder: str = "") -> str:
-    """The first errors of a compiler's or linker's output, without the temporary folder's name.
+    """Return the first errors of a compiler's or linker's output, without the name of the temporary folder.
 
-    The compiler's own line about a linker that failed does not count.
+    A compiler's line that only says that the linker failed is ignored.
     """
     lines = [line.replace(f"{folder}/", "").strip() if folder else line.strip() for line in log.splitlines()]
     errors = [line for line in lines if _ERROR.search(line) and not any(message in line for message in _OF_A_LINKER)]

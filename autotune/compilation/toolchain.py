@@ -1,4 +1,4 @@
-"""Finds the compilers: nvcc (from the CUDA wheels or the system) and a C++ compiler."""
+"""Find the compilers: nvcc (from the CUDA wheels or the system) and a C++ compiler."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SYSTEM_CUDA = Path("/usr/local/cuda")  # where NVIDIA's installers put the toolk
 
 
 def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """nvcc from $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
+    """Find nvcc in $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
 
-    Raises ToolchainError saying how to get it.
+    Raises ToolchainError with instructions for installing nvcc.
     """
     if nvcc := _cuda_tool("nvcc", environ, system):
         return nvcc
@@ -28,7 +28,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
 
 
 def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
-    """A tool of the CUDA toolkit from $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit."""
+    """Find a CUDA tool in $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit; None if missing."""
     paths = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
         from cuda.pathfinder import find_nvidia_binary_utility
@@ -42,7 +42,10 @@ def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | No
 
 
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
-    """The C++ compiler: $CXX, else g++ or clang++. Raises ToolchainError saying how to get one."""
+    """Find the C++ compiler: $CXX, or else g++ or clang++.
+
+    Raises ToolchainError with instructions for installing a compiler.
+    """
     wanted = environ.get("CXX")
     for name in (wanted,) if wanted else ("g++", "clang++"):
         if found := shutil.which(name, path=environ.get("PATH")):
@@ -56,7 +59,7 @@ def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def compiler_version(compiler: Path) -> str:
-    """The compiler's name and version on one line, such as `nvcc 13.0.88` or `g++ 12.2.0`."""
+    """Return a compiler's name and version on one line, such as `nvcc 13.0.88` or `g++ 12.2.0`."""
     output = output_of(compiler, "--version").strip().splitlines()
     if not output:
         raise ToolchainError(f"{compiler}: does not answer to --version; reinstall it or set another one")
@@ -67,8 +70,9 @@ def compiler_version(compiler: Path) -> str:
 
 
 def output_of(tool: Path, *words: str) -> str:
-    """The output of a tool. Raises ToolchainError if it cannot be run, for example because the file is
-    not a program.
+    """Return the output of a tool. Raises ToolchainError if the tool cannot be run.
+
+    For example, the file may not be a program.
     """
     try:
         return subprocess.run([str(tool), *words], capture_output=True, text=True, check=False, errors="replace").stdout
@@ -77,19 +81,19 @@ def output_of(tool: Path, *words: str) -> str:
 
 
 def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """Nsight Compute's command line. Raises ToolchainError saying how to get it."""
+    """Find the command-line tool of Nsight Compute. Raises ToolchainError with instructions for installing it."""
     why = "install NVIDIA Nsight Compute, which is part of the CUDA toolkit,"
     return _find_tool("ncu", why, environ, system)
 
 
 def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """NVIDIA's compute-sanitizer. Raises ToolchainError saying how to get it."""
+    """Find NVIDIA's compute-sanitizer. Raises ToolchainError with instructions for installing it."""
     why = "install it (the CUDA toolkit has it, and the wheel nvidia-cuda-sanitizer-api)"
     return _find_tool("compute-sanitizer", why, environ, system)
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """The path of a tool. Raises ToolchainError, which names the purpose of the tool."""
+    """Find a tool. Raises ToolchainError if the tool is missing; `why` tells the user how to install it."""
     if tool := _cuda_tool(name, environ, system):
         return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")

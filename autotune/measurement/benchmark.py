@@ -1,4 +1,4 @@
-"""verify -> measure: take samples of one kernel until there are enough -> `Timing`.
+"""verify -> measure: take samples of a kernel until there are enough, and summarise them as a `Timing`.
 
 The stopping criterion depends only on the samples so far.
 """
@@ -15,39 +15,39 @@ from dataclasses import dataclass, replace
 from autotune.devices.device import Health, Sample
 from autotune.trial import Launching, Timing
 
-RACE_FACTOR = 3.0  # a kernel this many times slower than the best one is not timed further
-FIRST_RUN_US = 100.0  # additional time that a first run may take to load code, 40 to 80 us on an H200
-BEHIND = 1.05  # a kernel that is certainly this much slower needs no better precision
-KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which more rounds add nothing
-APART = 0.01  # ratio of two kernels that certainly differ, and need no better precision
-THROTTLED = 0.9  # of the worker's median clock, below which a sample is repeated
-MOST_DISCARDED = 0.2  # of the samples taken; further throttled ones are kept and counted
-_JUDGED_AFTER = 20  # clocks needed for a median
-_JUDGED_EVERY = 5  # rounds
+RACE_FACTOR = 3.0  # a kernel that is this many times slower than the best kernel is not timed further
+FIRST_RUN_US = 100.0  # additional time for loading code in a first run, which takes 40 to 80 us on an H200
+BEHIND = 1.05  # a kernel that is certainly slower by this factor is not timed more precisely
+KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which no more rounds are needed
+APART = 0.01  # two kernels that certainly differ by this fraction are not timed more precisely
+THROTTLED = 0.9  # fraction of the worker's median clock, below which a sample is repeated
+MOST_DISCARDED = 0.2  # maximum fraction of samples to discard; further throttled samples are kept and counted
+_JUDGED_AFTER = 20  # number of clocks needed for a median
+_JUDGED_EVERY = 5  # rounds between two checks which contenders to drop
 
 
 @dataclass(frozen=True, slots=True)
 class Converged:
     """Stop when the median's 95 % confidence half-width is small, or when time or samples run out.
 
-    Stop at once if even the fastest sample is far behind the best kernel, and soon if the kernel is certainly behind:
-    only the times of the top trials need to be precise, because the order of slower kernels decides nothing.
+    Stop at once if even the fastest sample is far behind the best kernel, and soon if the kernel is certainly slower.
+    Only the times of the top trials need to be precise, because the order of slower kernels does not matter.
     """
 
     best_us: float = math.inf
-    """the best kernel's time"""
+    """time of the best kernel"""
     relative: float = 0.01
-    """half-width over median"""
+    """half-width that is precise enough, as a fraction of the median"""
     absolute_us: float = 0.5
     """half-width that is always precise enough: the resolution of device events"""
     least: int = 5
-    """samples, before the median counts as precise or the kernel as certainly behind"""
+    """minimum number of samples before the median can be precise, or the kernel certainly slower"""
     most: int = 50
-    """samples"""
+    """maximum number of samples"""
     budget_us: float = 1_000_000.0
-    """summed samples"""
+    """limit for the sum of all samples"""
     batch: int = 5
-    """samples between two decisions"""
+    """number of samples between two checks of the precision"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
         """Whether to stop after these samples."""
@@ -80,7 +80,7 @@ def lost_at_first(first_us: float, best_us: float) -> bool:
 
 
 def median_half_width(samples_us: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the median, from order statistics (binomial, p = 1/2)."""
+    """Return half the width of the median's 95 % confidence interval, from order statistics (binomial, p = 1/2)."""
     ordered = sorted(samples_us)
     count = len(ordered)
     reach = 0.98 * math.sqrt(count)  # 1.96 / 2 * sqrt(count) ranks on each side of the middle
@@ -90,7 +90,7 @@ def median_half_width(samples_us: Sequence[float]) -> float:
 
 
 class Samples:
-    """The samples of one kernel. Samples at a throttled clock are repeated, up to MOST_DISCARDED of them."""
+    """The samples of one kernel. Samples at a throttled clock are repeated, up to a fraction of MOST_DISCARDED."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks
@@ -115,11 +115,11 @@ class Samples:
 
     @property
     def samples_us(self) -> list[float]:
-        """Their times."""
+        """The times of the samples."""
         return [sample.us for sample in self.taken]
 
     def timing(self, cache: str, health: Health, *, passes: int = 1, launch: Launching = "stream") -> Timing:
-        """Their timing. `health` was read after the last sample; `passes` is the number of passes per sample."""
+        """Summarise the samples. `health` was read after the last sample; `passes` is the number per sample."""
         clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
             summarise(self.samples_us, cache),
@@ -134,8 +134,9 @@ class Samples:
 
 
 class Clocks:
-    """The clocks of a worker's samples. A sample is compared with their median, because some GPUs never reach the
-    nominal clock.
+    """The clocks of a worker's samples.
+
+    A sample's clock is compared with the median of earlier clocks, because some GPUs never reach the nominal clock.
     """
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class Clocks:
 
 
 def measure(samples: Samples, criterion: Converged) -> None:
-    """Take samples until the criterion is met."""
+    """Take samples until the stopping criterion is met."""
     while not criterion.enough(samples.samples_us):
         samples.add()
 
@@ -166,10 +167,11 @@ def interleave(
     clock: Callable[[], float],
     contested: Callable[[Sequence[Samples]], Sequence[Samples]] = list,
 ) -> None:
-    """Sample contenders in rounds, each once per round in random order, for about `budget_s` of wall clock.
+    """Sample the contenders in rounds for about `budget_s` of wall clock.
 
-    Sample i of each contender was taken in round i, so two contenders can be compared in pairs. From time to time
-    contenders that are no longer `contested` are dropped; if none is contested, sampling ends.
+    Each round samples each contender once, in random order. Sample i of each contender is taken in round i, so two
+    contenders can be compared in pairs. Contenders that `contested` does not return are dropped from time to time;
+    sampling ends when it returns none.
     """
     started = clock()
     order = list(all_samples)
@@ -187,7 +189,10 @@ def interleave(
 
 
 def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
-    """Drop the contenders that have lost; drop all if the fastest and its ratio to each other are known precisely."""
+    """Return the contenders that have not lost the race.
+
+    Return none if the fastest contender's median, and its ratio to each other contender, are known precisely.
+    """
     medians = [statistics.median(samples.samples_us) for samples in contenders]
     best_us = min(medians)
     best = contenders[medians.index(best_us)]
@@ -203,7 +208,7 @@ def _is_known_apart(best: Samples, other: Samples) -> bool:
 
 
 def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:
-    """Low, median and high of ours / theirs over the rounds of both: the median and its 95 % confidence interval."""
+    """Return the median of ours / theirs over common rounds, with its 95 % confidence interval: low, median, high."""
     ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=False)]
     half = median_half_width(ratios)
     median = statistics.median(ratios)
@@ -211,7 +216,7 @@ def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[
 
 
 def summarise(samples_us: Sequence[float], cache: str) -> Timing:
-    """Median and quartiles of samples in the order taken."""
+    """Return a timing with the median and quartiles of samples, which are given in the order of measurement."""
     if len(samples_us) == 1:
         q1 = median = q3 = samples_us[0]
     else:

@@ -14,9 +14,9 @@ from autotune.family.source import KernelSource
 from autotune.operation.operation import FILE
 from autotune.problem import Problem
 
-ABSURD = 1000.0  # times sqrt(L) for outputs: the magnitude of L terms with random signs is about sqrt(L)
-LOOSE = 0.5  # of the outputs; zeros would pass with a tolerance of 1, and the error of wrong kernels is about as large
-_LEAST_OUTPUTS = 16  # nonzero outputs needed; fewer may all be near 0 by chance
+ABSURD = 1000.0  # maximum of sum(|terms|) / (|output| sqrt(L)), which is about 1 for L terms of random sign
+LOOSE = 0.5  # maximum error over output; with 1, zeros would pass, and the errors of wrong kernels are about as large
+_LEAST_OUTPUTS = 16  # minimum number of nonzero outputs to check; fewer outputs may all be near 0 by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +33,29 @@ class ErrorBound:
     least_term: float = 0.0
 
     def factor(self, products: float) -> float:
-        """c(L)."""
+        """Return c(L) for an output of L `products`."""
         root = math.sqrt(max(1.0, products))
         return min(self.most, self.constant + self.growing * root + self.shrinking / root)
 
     def of(self, unit: float, products: float) -> float:
-        """The bound without the rounding of the stored type."""
+        """Return the error bound of an output, without the rounding of the stored type."""
         return self.factor(products) * (unit + self.least_term * products)
 
     def times(self, factor: int) -> ErrorBound:
-        """The bound of a family whose header has an `error_factor`."""
+        """Return the bound multiplied by a factor, such as the `error_factor` of a family's header."""
         constant, growing, shrinking, most, least_term = self.numbers
         return ErrorBound(constant * factor, growing * factor, shrinking * factor, most * factor, least_term)
 
     @property
     def numbers(self) -> tuple[float, float, float, float, float]:
-        """The fields, in the order of C++'s ErrorBound."""
+        """The fields in the order of ErrorBound in C++."""
         return self.constant, self.growing, self.shrinking, self.most, self.least_term
 
 
 _F64, _F32, _F16, _BF16 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8  # unit roundoff
-_HALF_TERM = 2.0**-12  # an input below 2^-14 is rounded to a multiple of 2^-24; the other factor is below 8
+_HALF_TERM = 2.0**-12  # an input below 2^-14 is rounded to a multiple of 2^-24; its factor is below 8
 _CLASSES = {
-    "fp64": ErrorBound(constant=8 * _F64, growing=2 * _F64),  # the reference errs as much
+    "fp64": ErrorBound(constant=8 * _F64, growing=2 * _F64),  # the reference has an error of the same size
     "fp32": ErrorBound(constant=4 * _F32, growing=_F32),
     "fp32-3xtf32": ErrorBound(constant=24 * _F32, growing=_F32),  # tensor cores cut off 27 sums in a row
     "tf32": ErrorBound(shrinking=16 * _F16, most=2 * _F16),
@@ -66,7 +66,10 @@ _CLASSES = {
 
 
 def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
-    """The bound of an accuracy class; of outputs that are not sums of products, that of the operation's tolerance."""
+    """Return the error bound of an accuracy class.
+
+    If the outputs are not sums of products, the bound is the operation's own tolerance.
+    """
     if problem.operation.bounds.model != "multilinear":
         return ErrorBound(constant=1.0)
     bound = _CLASSES[accuracy]
@@ -76,10 +79,7 @@ def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
 
 
 def too_loose(source: KernelSource) -> str:
-    """The error of a header's `error_factor` that lets wrong kernels pass; empty if it does not.
-
-    The magnitudes of L terms of random signs are some sqrt(L) times the output.
-    """
+    """Return the message about an `error_factor` that would let wrong kernels pass; empty if the factor is fine."""
     factor, allowed = source.error_factor, allowed_error(source)
     if factor == 1 or allowed <= LOOSE:
         return ""
@@ -90,7 +90,10 @@ def too_loose(source: KernelSource) -> str:
 
 
 def allowed_error(source: KernelSource) -> float:
-    """The error that a kernel may have, relative to an output."""
+    """Return the largest error that a kernel may have, relative to a typical output.
+
+    The sum of the magnitudes of L terms of random sign is about sqrt(L) times the output.
+    """
     problem = source.problem
     bounds = problem.operation.bounds
     if bounds.model == "exact":
@@ -101,17 +104,20 @@ def allowed_error(source: KernelSource) -> float:
 
 
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether integer data give whole numbers: always for sums, except for half accumulation of long ones."""
+    """Whether outputs on integer data must be exact.
+
+    This is true for exact operations and for sums of products, except long sums that are accumulated in half precision.
+    """
     if problem.operation.bounds.model != "multilinear":
         return problem.operation.bounds.model == "exact"
     return accuracy != "fp16-acc16" or 2 * problem.reduction + 2 <= 2048
 
 
 def most_error_on_integers(source: KernelSource) -> float:
-    """The largest error of an output on integer data before it is stored, however wide the class bound is.
+    """Return the largest allowed error of an output on integer data, before the output is rounded to its stored type.
 
-    0 if sums are exact. A family with an `error_factor`, such as Winograd's, computes with fractions, but its sums
-    still round to the right whole number.
+    The result does not depend on the bound of the accuracy class. It is 0 if sums are exact. A family with an
+    `error_factor`, such as Winograd, computes with fractions, but the sums still round to the right whole number.
     """
     if not exact_on_integers(source.accuracy, source.problem):
         return sys.float_info.max
@@ -120,9 +126,9 @@ def most_error_on_integers(source: KernelSource) -> float:
 
 
 def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:
-    """Raise TemplateError if an output's error unit is so large that wrong kernels would pass.
+    """Raise TemplateError if the error units of an output are so large that wrong kernels would pass.
 
-    `values` and `units` are of normal data; the units of sums are the magnitudes of their terms.
+    `values` and `units` come from normal data. The unit of a sum is the sum of the terms' magnitudes.
     """
     if np.count_nonzero(values) < _LEAST_OUTPUTS:
         return

@@ -1,4 +1,4 @@
-"""Measure the maximum rates of a device, with which results are compared (`autotune devices --calibrate`)."""
+"""Measure the maximum rates of a device, for comparison with results (`autotune devices --calibrate`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from autotune.compilation.compile import Binary, Program
 from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes, Rate
 from autotune.errors import DeviceError
 
-_GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # of each array; much more than any cache
-_THREADS = 256  # of every block
+_GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # size of each array; much larger than any cache
+_THREADS = 256  # threads of every block
 _WARPS = _THREADS // 32
 _TILE_BYTES = 4 * 16 * _THREADS  # bytes that a block of copy_ahead reads before it writes
 _GPU_FFMA_STEPS, _CPU_FFMA_STEPS = 4096, 256
-_FFMA_FLOP = 2 * 16  # of a thread's step: 2 FLOP in each of 16 chains
+_FFMA_FLOP = 2 * 16  # FLOP of a step of one thread: 2 FLOP in each of 16 chains
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
 _SUSTAINED = 512  # factor on the steps: 0.1 to 0.2 s per launch, 1 s in all, in which a GPU reaches its power limit
 _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
@@ -26,7 +26,7 @@ _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy kernel of `calibrate.cu`; the fastest one depends on the device."""
+    """A copy kernel of `calibrate.cu`. Which copy kernel is fastest depends on the device."""
 
     entry: str
     method: str
@@ -61,7 +61,7 @@ class _Kernel:
     blocks_per_sm: int
     steps: int
     warp_flop: int
-    """of a warp's step"""
+    """FLOP of a step of one warp"""
 
 
 _MMA = (
@@ -82,11 +82,11 @@ class Calibration:
 
     rates: tuple[Rate, ...]
     left_out: str
-    """which cross-check was omitted and why; empty if none was"""
+    """which cross-check was omitted and why; empty if no cross-check was omitted"""
 
 
 def calibration_program() -> Program:
-    """The kernels that `calibrate` runs."""
+    """Return the program with the kernels that `calibrate` runs."""
     text = (Path(__file__).parent / "calibrate.cu").read_text(encoding="utf-8")
     tensor = (kernel.entry for kernel in (*_MMA, *_WGMMA))
     copies = dict.fromkeys(copy.entry for copy in _COPIES)
@@ -94,10 +94,11 @@ def calibration_program() -> Program:
 
 
 def calibrate(device: Device, binary: Binary) -> Calibration:
-    """Rates of memory, of FFMA and, on CUDA devices of 8.0 and newer, of tensor cores.
+    """Measure the rates of memory, of FFMA and, on GPUs of compute capability 8.0 and newer, of tensor cores.
 
-    Tensor cores are measured with each of the device's instructions, in bursts of 0.25 ms, the time of a layer's
-    kernel, and for a second, in which the power limit slows them down. A library's matrix product is a cross-check.
+    Tensor cores are measured with each matrix instruction of the device: in bursts of 0.25 ms, which is about the time
+    of a layer's kernel, and for a second, in which the power limit reduces the rate. The matrix product of a library is
+    measured as a cross-check.
     """
     module = device.load(binary)
     try:
@@ -176,7 +177,7 @@ def _tensor_rate(device: Device, module: Module, kernel: _Kernel, steps: int, sa
 
 
 def _library(device: Device) -> Iterator[Rate]:
-    """Measure the library's product. Raises DeviceError if there is no library."""
+    """Measure the matrix product of a library. Raises DeviceError if the library is not installed."""
     for dtype in MATRIX_TYPES:
         enqueue = device.matrix_product(dtype, _MATRIX_SIZE)
         per_s = 2 * _MATRIX_SIZE**3 / _seconds(device, enqueue, _BURST_SAMPLES)

@@ -1,4 +1,4 @@
-"""A layer's data sets on a device: inputs of each kind, and their float64 reference."""
+"""Make a layer's data sets on a device: the inputs and their float64 reference."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autotune.measurement.test_data import DataSet, Edges, Kind
 from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.problem import Problem
 
-_LOOKED_AT = 1 << 20  # outputs of a reference whose magnitudes are looked at
+_LOOKED_AT = 1 << 20  # maximum number of a reference's outputs whose error units are checked
 _GRID, _BLOCK = 1024, 256  # maximum number of blocks and threads of the checking kernels, which loop over elements
 
 
 class DataMaker:
-    """Makes arrays and data sets, fills them again, and frees them."""
+    """Allocates arrays, makes and refills data sets, and frees all of them."""
 
     def __init__(self, device: Device, module: Module, problem: Problem) -> None:
         self.device = device
@@ -32,33 +32,33 @@ class DataMaker:
         self._owned: list[int] = []
 
     def launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
-        """Run a kernel of the verification program over elements: on a CPU as a loop on each core."""
+        """Run a kernel of the verification program over elements. On a CPU, each core runs one block as a loop."""
         info = self.device.info
         most, block = (info.sm_count, 1) if info.can.cpu else (_GRID, _BLOCK)
         blocks = min(most, max(1, -(-elements // _BLOCK)))
         self._module.launch(Launch(entry, (blocks, rows, 1), (block, 1, 1), 0, args))
 
     def allocated(self, size_bytes: int) -> int:
-        """Memory that is freed at the end."""
+        """Allocate memory that `close` frees, and return the address."""
         address = self.device.allocate(size_bytes)
         self._owned.append(address)
         return address
 
     def array(self, declared: Array, *, guard: int = POISON) -> GuardedArray:
-        """Memory for an array, between guard bands."""
+        """Allocate memory for an array between guard bands."""
         array = GuardedArray(self.device, declared.name, declared.size_bytes, guard=guard)
         self.arrays.append(array)
         return array
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all memory that was allocated here."""
         for array in self.arrays:
             array.free()
         for address in self._owned:
             self.device.free(address)
 
     def data_set(self, kind: Kind, period: int, edges: Edges | None = None) -> DataSet:
-        """Inputs and their reference. Raises TemplateError if the reference fails."""
+        """Make inputs and their reference. Raises TemplateError if the reference fails."""
         problem = self.problem
         references = {
             output.name: (self.allocated(8 * output.elements), self.allocated(8 * output.elements))
@@ -88,7 +88,7 @@ class DataMaker:
             check_units(self.problem, output.name, *found)
 
     def _compute(self, data: DataSet) -> None:
-        """The reference of the first units on the host, where the operation has it in numpy."""
+        """Compute the reference of the first units on the host, for an operation with a NumPy reference."""
         some = self.problem.with_runtime(data.period)
         inputs = {
             array.name: decoded(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
@@ -101,7 +101,7 @@ class DataMaker:
             self.device.write(units, pairs.astype(np.float32).tobytes())
 
     def fill(self, data: DataSet) -> None:
-        """Write the inputs of a data set, the same each time."""
+        """Write the inputs of a data set. Every call writes the same values."""
         some = self.problem.with_runtime(data.period)
         given = given_data(some, int(data.kind == "integers"))
         for array in self.problem.filled:

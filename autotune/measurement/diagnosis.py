@@ -1,4 +1,4 @@
-"""Find out why a kernel is wrong by running it again in another way, if the device can."""
+"""Find out why a kernel is wrong by running it again in other ways, if the device supports them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _UNWRITTEN_SMEM = (
 def diagnosed(
     device: Device, rejected: Rejected, *, verify: Callable[[], object], outputs: Callable[[], object]
 ) -> Rejected:
-    """The same rejection, with the cause in its message if one is found.
+    """Return the rejection, with the cause added to the message if a cause is found.
 
-    `verify` runs the kernel again and raises Rejected if it is wrong; `outputs` runs it once and returns hashes of its
-    outputs.
+    `verify` runs the kernel again and raises Rejected if the outputs are wrong. `outputs` runs the kernel once and
+    returns hashes of the outputs.
     """
     if rejected.outcome != Outcome.WRONG_RESULT or rejected.reason not in _DOUBTFUL:
         return rejected
@@ -33,7 +33,7 @@ def diagnosed(
             message = f"{message}; {_UNWRITTEN_SMEM}"
         if _right_in_order(device, verify):
             message = f"{_RACE}: {message}"
-    except Rejected:  # some runs do not end
+    except Rejected:  # one of these runs failed
         return rejected
     return Rejected(rejected.outcome, rejected.reason, message)
 
@@ -50,9 +50,7 @@ def _right_in_order(device: Device, verify: Callable[[], object]) -> bool:
 
 
 def _reads_unwritten_smem(device: Device, outputs: Callable[[], object]) -> bool:
-    """Whether different contents of unwritten shared memory give different outputs, while equal contents give equal
-    ones.
-    """
+    """Whether the outputs depend on the content of unwritten shared memory, and are otherwise reproducible."""
     before, again = outputs(), outputs()
     if before != again:
         return False

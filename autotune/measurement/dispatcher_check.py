@@ -1,4 +1,4 @@
-"""load -> choose: run a compiled dispatcher on a device to get its choice for each layer."""
+"""load -> choose: run a compiled dispatcher on a device and read which kernel it chooses for each layer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ChoicesRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The position of the chosen kernel for each row; -1 if none supports the layer."""
+    """The position of the chosen kernel for each row; -1 if no kernel supports the layer."""
 
     positions: tuple[int, ...]
 
 
 def choices(device: Device, request: ChoicesRequest) -> Choices:
-    """Load the dispatcher and run it."""
+    """Load a dispatcher, run it for each layer, and return the choices."""
     table = np.array(request.table, dtype=np.int64)
     count = len(table)
     with ExitStack() as owned:

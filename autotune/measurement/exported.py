@@ -1,5 +1,6 @@
-"""Run an exported library in this process through the Python package of every export; its errors
-count as the kernel's.
+"""Run an exported library in this process, through the Python package that each export contains.
+
+Errors of the library count as errors of the kernel.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from autotune.trial import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A handle with prepared filters for a problem."""
+    """A handle of an exported library, with prepared weights for a problem."""
 
     enqueue: Enqueue
     names: tuple[str, ...]
-    """of the arrays, in the library's order"""
+    """names of the arrays, in the library's order"""
     workspace_bytes: int
-    """of a pass"""
+    """workspace of a forward pass, bytes"""
 
     def run(self, tensors: Tensors, stream: int) -> None:
-        """Enqueue a pass on the stream of this address. Raises Rejected."""
+        """Enqueue a forward pass on the stream with this address. Raises Rejected if the library fails."""
         try:
             self.enqueue(stream, tensors.workspace, [tensors.arrays.get(name, 0) for name in self.names])
         except LibraryError as error:
@@ -38,7 +39,10 @@ class Handle:
 
 @contextmanager
 def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]:
-    """A handle of a library on the current context's device, with its weights. Raises Rejected."""
+    """Load a library and yield a handle with prepared weights, on the device of the current context.
+
+    Raises Rejected if the library cannot be loaded or fails.
+    """
     declared = problem.operation
     asked = interface_of(declared).problem(dict(problem.values))
     try:
@@ -58,7 +62,7 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
 
 
 def interface_of(declared: Operation) -> Interface:
-    """An operation's declaration, in the form of an export's Python package."""
+    """Return an operation's declaration in the form that an export's Python package uses."""
     return Interface(
         name=declared.name,
         runtime=declared.runtime,
@@ -82,7 +86,7 @@ def interface_of(declared: Operation) -> Interface:
 
 
 def problem_numbers(problem: Problem) -> tuple[int, ...]:
-    """A problem in the form of the C interface: its sizes, then its words by position."""
+    """Return a problem in the form of the C interface: the sizes, then the position of each word."""
     return interface_of(problem.operation).problem(dict(problem.values)).numbers
 
 

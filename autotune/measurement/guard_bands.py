@@ -1,4 +1,4 @@
-"""Device memory between two guard bands, which show that a kernel wrote outside it."""
+"""Device memory between two guard bands. A changed guard band shows that a kernel wrote outside the array."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from autotune.devices.device import POISON, Device
 
-OUTPUT_GUARD = 0xFE  # of y's guards; POISON would hide a value that was computed from poisoned input
-GUARD_BYTES = 1 << 16  # before and after every array
+OUTPUT_GUARD = 0xFE  # byte of the outputs' guard bands; POISON would hide a value that was computed from poisoned input
+GUARD_BYTES = 1 << 16  # size of each guard band, before and after every array
 _ADDRESS = re.compile(r"address (0x[0-9a-f]+)")
-_SLACK_BYTES = 256  # after the second band, which begins at a whole word
+_SLACK_BYTES = 256  # additional bytes after the second band, which begins at a whole word
 
 
 class GuardedArray:
     """Device memory with a guard band on both sides.
 
-    If the device watches the bands (`host:check`), any access to them ends the process, and they are not compared
-    afterwards.
+    If the device watches the bands (`host:check`), any access to a band ends the process, and the bands need no
+    comparison afterwards.
     """
 
     def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:
@@ -36,19 +36,19 @@ class GuardedArray:
 
     @property
     def guards(self) -> tuple[tuple[int, int], ...]:
-        """Address and bytes of the bands to compare; the second starts at the first whole word behind the array."""
+        """Address and size of each band to compare. The second band starts at the first whole word after the array."""
         if self._watched:
             return ()
         behind = self.address + -(-self.size_bytes // 4) * 4
         return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
 
     def tail_changed(self) -> bool:
-        """Whether the bytes between the array's end and the next whole word have lost their pattern."""
+        """Whether the bytes between the end of the array and the next whole word have changed."""
         count = 0 if self._watched else -self.size_bytes % 4
         return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
 
     def overwritten(self) -> Iterator[str]:
-        """For each side whose guards have changed, the number of changed bytes and the position of the nearest one."""
+        """Describe each band that has changed: the number of changed bytes and the one nearest to the array."""
         if self._watched:
             return
         behind = self.address + self.size_bytes
@@ -60,13 +60,13 @@ class GuardedArray:
                 yield f"{len(changed)} bytes {side} {self.name} ({self.size_bytes} bytes), the nearest at byte {offset}"
 
     def fill_guards(self) -> None:
-        """Write the guard pattern."""
+        """Write the guard pattern to both bands."""
         if not self._watched:
             self.device.fill(self._base, self.guard, GUARD_BYTES)
             self.device.fill(self.address + self.size_bytes, self.guard, GUARD_BYTES + 4)
 
     def poison(self, byte: int = POISON) -> None:
-        """Overwrite the array itself, with NaN unless another byte is given."""
+        """Overwrite the array itself with a byte, by default with NaN."""
         if self.size_bytes:
             self.device.fill(self.address, byte, self.size_bytes)
 
@@ -76,7 +76,7 @@ class GuardedArray:
 
 
 def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
-    """The message, with the array and the byte in place of an address inside one of these arrays."""
+    """Return the message with each address inside one of these arrays replaced by the array's name and the byte."""
 
     def placed(found: re.Match[str]) -> str:
         address = int(found[1], 16)
@@ -89,5 +89,5 @@ def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
 
 
 def allocated_bytes(size_bytes: int) -> int:
-    """Bytes that an array of this size takes with its bands."""
+    """Return the number of bytes that an array of this size takes together with the guard bands."""
     return size_bytes + 2 * GUARD_BYTES + _SLACK_BYTES

@@ -1,4 +1,4 @@
-"""compile -> load: one loaded kernel on one set of tensors, as the launches of a forward pass."""
+"""compile -> load: bind a loaded kernel to tensors and launch the stages of a forward pass."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from autotune.operation.storage_types import TYPES
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """Device addresses of a layer's arrays and of a kernel's own arrays."""
+    """The device addresses of a layer's arrays and of a kernel's own arrays."""
 
     arrays: Mapping[str, int]
-    """the arrays that the problem has, by name"""
+    """addresses of the problem's arrays, by name"""
     packed_w: int = 0
     workspace: int = 0
 
     def address(self, name: str) -> int:
-        """Address of an array of the layer or the kernel; 0 if there is none."""
+        """Return the address of an array of the layer or the kernel; 0 if there is no such array."""
         return {**self.arrays, "packed_w": self.packed_w, "workspace": self.workspace}.get(name, 0)
 
 
 class LoadedKernel:
-    """A kernel that is loaded and bound to its tensors' addresses when run."""
+    """A kernel that is loaded on a device. The tensors' addresses are bound when the kernel runs."""
 
     def __init__(self, device: Device, module: Module, source: KernelSource) -> None:
         self.device = device
@@ -37,7 +37,7 @@ class LoadedKernel:
         self.source = source
 
     def prepare(self, tensors: Tensors) -> None:
-        """Run the stages that depend on the weights only, then fill the constant symbols."""
+        """Run the stages that depend only on the weights, then fill the constant symbols."""
         for stage in self.source.prepare:
             self.module.launch(self._launch(stage, tensors, 0))
         sizes = {array.name: array.size_bytes for array in self.source.problem.arrays}
@@ -48,7 +48,7 @@ class LoadedKernel:
             self.device.copy(address, tensors.address(symbol.origin), filled_bytes)
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
-        """The launches of one forward pass, in order, made ready so that the host's part is not timed."""
+        """Return the launches of one forward pass in order, prepared so that the host's part is not timed."""
         launches = tuple(
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )

@@ -1,8 +1,8 @@
-"""Theoretical occupancy of a kernel: resident warps of one multiprocessor over the maximum.
+"""The theoretical occupancy of a kernel: the resident warps of one multiprocessor over the maximum.
 
-The formula is that of cuda_occupancy.h for compute capability 7.0 and newer. Registers are allocated to a warp in units
-of 256, in four subpartitions. Shared memory is allocated in units of 128 bytes, with 1 KiB reserved for each block;
-before 8.0 in units of 256 bytes, with nothing reserved.
+The formula comes from cuda_occupancy.h, for compute capability 7.0 and newer. Registers are allocated to a warp in
+units of 256, in four subpartitions. Shared memory is allocated in units of 128 bytes, with 1 KiB reserved for each
+block. On GPUs older than 8.0 the unit is 256 bytes, and no memory is reserved.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _SUBPARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """The blocks and warps of a kernel that one multiprocessor holds at once, and what limits them."""
+    """The blocks and warps of a kernel that are resident on one multiprocessor, and the resources that limit them."""
 
     blocks: int
     warps: int
     occupancy: float
     """resident warps over the maximum, 0 to 1"""
     limits: tuple[str, ...]
-    """each of registers, shared memory, warps and blocks that allows no further block"""
+    """the resources that allow no further block: registers, shared memory, warps, blocks"""
 
 
 def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> Residency:
-    """The blocks and warps that one multiprocessor holds at once; 0 if a block does not fit."""
+    """Return the blocks and warps that are resident on one multiprocessor at once; 0 if a block does not fit."""
     warps = -(-threads // WARP)
     per_warp = -(-registers * WARP // 256) * 256
     reserved, unit = (1024, 128) if device.arch >= 80 else (0, 256)
@@ -47,5 +47,5 @@ def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: i
 
 
 def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
-    """Resident warps over the multiprocessor's maximum, 0 to 1."""
+    """Return the resident warps over the multiprocessor's maximum, 0 to 1."""
     return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

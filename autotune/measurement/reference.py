@@ -24,7 +24,7 @@ from autotune.text_file import read_text
 
 ENTRIES = ("hash_words", "count_changed")
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "put_edges", "compare")
-"""There is one of them for each storage type: see `entry_of`."""
+"""Entries that exist once for each storage type; `entry_of` returns the full name."""
 _ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
 REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {
@@ -46,7 +46,7 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 
 
 def _stored(kind: StorageType) -> str:
-    """Conversions of a storage type, in C++. A type narrower than float is converted to and from float."""
+    """Return C++ conversions for a storage type. A type narrower than float is converted to and from float."""
     bits = _BITS[kind.size_bytes]
     exact = kind.is_float and kind.size_bytes <= 4
     return _STORED.format(
@@ -78,27 +78,34 @@ struct Values {
 
 
 def check_program(problem: Problem) -> Program:
-    """The program that makes data for a problem, computes its float64 reference and compares outputs with it.
+    """Return the program that makes a problem's data, computes the float64 reference and compares outputs with it.
 
-    It is the same for all problems of the operation with these words.
+    All problems of an operation with the same words share one program.
     """
     return _program({array.name: array.dtype for array in problem.arrays}, problem)
 
 
 def reference_program(problem: Problem) -> Program:
-    """The same with inputs in double, whatever the problem's storage type, for consecutive layers."""
+    """Return the verification program with inputs in double, whatever the problem's storage type.
+
+    It computes references for consecutive layers.
+    """
     return _program(dict.fromkeys((array.name for array in problem.arrays), "f64"), problem)
 
 
 def entry_of(entry: str, dtype: str) -> str:
-    """The name of an entry for arrays of a storage type."""
+    """Return the name of an entry for arrays of a storage type."""
     return f"{entry}_{dtype}"
 
 
 def reference_arguments(
     problem: Problem, tensors: Tensors, ref: int, units: int, outputs: int
 ) -> tuple[np.generic, ...]:
-    """Arguments of the entry `reference`: the inputs, where outputs and their error units go, how many, sizes."""
+    """Return the arguments of the entry `reference`.
+
+    They are the addresses of the inputs, of the outputs (`ref`) and of the outputs' error units, then the reduction
+    length, the number of outputs and the sizes.
+    """
     inputs = map(tensors.address, problem.operation.inputs)
     return (
         *map(np.uint64, (*inputs, ref, units)),
@@ -109,20 +116,24 @@ def reference_arguments(
 
 
 def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
-    """The last arguments of the entries that know the problem; derived sizes beyond an int wrap, as C++'s do."""
+    """Return the sizes, which are the last arguments of entries that need the problem.
+
+    Derived sizes that do not fit 32 bits wrap, as they do in C++.
+    """
     names = problem.names()
     return tuple(np.uint32(int(names[name]) & 0xFFFFFFFF) for name in _sizes(problem.operation))
 
 
 def _sizes(declared: Operation) -> list[str]:
-    """The numbers of a problem that a reference takes, in the order of its arguments; the leading size only if an
-    output depends on all of its units.
+    """Return the names of the sizes that a reference takes, in the order of the arguments.
+
+    The leading size is included only if the outputs of one unit depend on other units.
     """
     return sorted(declared.numbers - ({declared.leading} if declared.independent else set()))
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
-    """`dtypes` are the storage types of the problem's arrays."""
+    """Return the verification program of a problem whose arrays have the storage types `dtypes`."""
     used = tuple(dict.fromkeys(dtypes.values()))
     entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
     stored = [_stored(TYPES[dtype]) for dtype in used]
@@ -137,23 +148,24 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
     if in_numpy(problem.operation):
         return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)
     reference = reference_text(problem.operation)
-    placed = (f'#line 1 "{REFERENCE}"', reference, '#line 1 "check.cu"')  # as compilers' errors name it
+    placed = (f'#line 1 "{REFERENCE}"', reference, '#line 1 "check.cu"')  # so that compilers' errors name this file
     return Program("\n".join((*above, *placed, *below, _own("reference.cu"))), (*entries, "reference"))
 
 
 def reference_text(declared: Operation) -> str:
-    """An operation's reference.cuh with its includes inlined; without an activation if it mentions none.
+    """Return an operation's reference.cuh with all includes inlined.
 
-    Raises TemplateError if a file does not exist.
+    If the text does not mention `activation_error`, a definition for no activation is added. Raises TemplateError if a
+    file does not exist.
     """
     text = in_cuda(declared)
-    for name, content in reversed(Includes().of(declared.folder / REFERENCE, text, declared.folder)):  # the outer first
+    for name, content in reversed(Includes().of(declared.folder / REFERENCE, text, declared.folder)):  # outermost first
         text = text.replace(f'#include "{name}"', _with_activations(content, declared).removeprefix(_ONCE).strip("\n"))
     return text if "activation_error" in text else f"{text}\n{_NO_ACTIVATION}"
 
 
 def _with_activations(text: str, declared: Operation) -> str:
-    """`_activated.cuh` with the cases of the activations that an operation declares."""
+    """Return the text of `_activated.cuh` with the cases of the activations that an operation declares."""
     words = [word for word in declared.enumerations.get("activation", ()) if word in BY_WORD]
     cases = [f"case Activation::{w}: return {{{in_cpp(w, single=False)}, {BY_WORD[w].steepest}}};" for w in words]
     exact = [f"case Activation::{word}: return 0.0;" for word in words if not BY_WORD[word].rounds]
@@ -171,14 +183,14 @@ def _own(name: str) -> str:
 
 
 def error_unit(bounds: Bounds) -> str:
-    """The unit of an output's error, in C++."""
+    """Return the C++ expression for the unit of an output's error."""
     if bounds.model == "tolerance":
         return f"({bounds.atol!r} + {bounds.rtol!r} * fabs((exact).value))"
     return "((exact).magnitude)"
 
 
 def _prologue(problem: Problem, dtypes: Mapping[str, str]) -> str:
-    """The problem and its inputs in C++; its words are constants, its sizes are not."""
+    """Return the C++ declarations of a problem and its inputs. The words are constants; the sizes are variables."""
     declared, names = problem.operation, problem.names()
     sizes = _sizes(declared)
     words = [f"static constexpr auto {kind} = {kind.capitalize()}::{names[kind]};" for kind in declared.enumerations]

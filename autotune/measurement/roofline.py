@@ -1,4 +1,4 @@
-"""The roofline of a layer: its bytes divided by the memory rate, or its operations divided by the arithmetic rate."""
+"""The roofline of a layer: bytes divided by the memory rate, or operations divided by the arithmetic rate."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from autotune.measurement.traffic import read_bytes, written_bytes
 from autotune.problem import Conv2dProblem, Problem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
-    "fp64": ("fp64", 1.0),  # not calibrated; no kernel beats the rate of FFMA
+    "fp64": ("fp64", 1.0),  # not calibrated; no kernel is faster than the rate of FFMA
     "fp32": ("fp32", 1.0),
-    "fp32-3xtf32": ("tf32", 1 / 3),  # three products for one
+    "fp32-3xtf32": ("tf32", 1 / 3),  # each product takes three TF32 products
     "tf32": ("tf32", 1.0),
     "fp16": ("fp16", 1.0),
     "fp16-acc16": ("fp16", 1.0),
-    "bf16": ("fp16", 1.0),  # the same units; an fp16 rate holds for both types
+    "bf16": ("fp16", 1.0),  # both types use the same tensor cores at the same rate
 }
-"""Accuracy class to the calibrated rate that bounds it, and the usable share of that rate."""
+"""The calibrated rate that limits each accuracy class, and the usable share of that rate."""
 _FFMA_SHARES = {"fp16-acc16": 4.0}
-"""The factor on FFMA's rate for a class without tensor cores, if not 1: HFMA2 computes two products per instruction,
-and on 8.0 it issues twice as often (CUDA C++ Programming Guide, throughput of arithmetic instructions).
+"""Factors on the FFMA rate for accuracy classes that are faster without tensor cores.
+
+HFMA2 computes two products per instruction, and on 8.0 it issues twice as often as FFMA (CUDA C++ Programming Guide,
+throughput of arithmetic instructions).
 """
 _LEAST_COLUMNS = 8
-"""The minimum number of outputs for which a tensor core uses one input: n of mma.sync and wgmma (PTX ISA)."""
+"""The number of outputs for which a tensor core uses each input, at least: n of mma.sync and wgmma (PTX ISA)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +34,30 @@ class Floor:
     """The minimum time of a layer on a device, microseconds."""
 
     memory_us: float
-    """its bytes at the copy rate, and its additional reads at the read rate"""
+    """time to move the layer's bytes at the copy rate, and additional reads at the read rate"""
     arithmetic_us: float
-    """its operations at the faster unit's rate; 0 if no rate is known"""
+    """time of the layer's operations on tensor cores or with FFMA, whichever is faster; 0 if no rate is known"""
     ffma_us: float
-    """its operations without tensor cores; 0 if no rate is known"""
+    """time of the layer's operations without tensor cores; 0 if no rate is known"""
 
     @property
     def us(self) -> float:
-        """The larger of memory and arithmetic."""
+        """The larger of the memory time and the arithmetic time."""
         return max(self.memory_us, self.arithmetic_us)
 
     @property
     def term(self) -> str:
-        """Which of them is larger: memory or arithmetic."""
+        """The name of the larger time, `memory` or `arithmetic`."""
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
-    """The time that no kernel of this class can beat on a device with these rates; None if the device was not
-    calibrated or the class is unknown.
+    """Return the minimum time of any kernel of an accuracy class on a device with these rates.
 
-    `rates` are those of the store: `copy` (read plus written) and `read` in bytes per second, arithmetic in FLOP per
-    second. A unit without a calibrated rate (tensor cores before 8.0) is ignored. `flops` are those of the kernel's
-    algorithm, if it is not the direct one.
+    Returns None if the device was not calibrated or the class is unknown. `rates` come from the store: `copy` (read
+    plus written) and `read` in bytes per second, arithmetic rates in FLOP per second. A unit without a calibrated rate,
+    such as tensor cores before 8.0, is ignored. `flops` is the number of operations of the kernel's algorithm, if it
+    differs from the direct algorithm.
     """
     if "copy" not in rates or accuracy not in ARITHMETIC_RATE:
         return None
@@ -70,8 +72,10 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
 
 
 def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
-    """The written bytes and as many read ones move at the copy rate; further reads move at the read rate, if it is
-    known and higher.
+    """Return the time to move a layer's bytes.
+
+    The written bytes, and the same number of read bytes, move at the copy rate. Further reads move at the read rate, if
+    that rate is known and higher.
     """
     written = written_bytes(problem)
     more = max(0, read_bytes(problem) - written)
@@ -80,21 +84,21 @@ def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
 
 
 def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:
-    """The floor in microseconds; None if not calibrated."""
+    """Return the floor in microseconds; None if the device was not calibrated or the class is unknown."""
     bound = floor(problem, accuracy, rates)
     return None if bound is None else bound.us
 
 
 def tensor_share(problem: Problem) -> float:
-    """The largest share of a tensor core's products that a layer can use.
+    """Return the largest share of a tensor core's products that a layer can use.
 
-    It is 1 except for convolutions whose groups have fewer than eight output channels.
+    The share is 1 except for convolutions whose groups have fewer than eight output channels.
 
-    A tensor core multiplies each input by eight weights, for eight outputs. A group with fewer output channels has to
-    fill the eight with neighbouring pixels, by a banded matrix of weights. Each pixel needs r * s inputs, but the
-    matrix has rows for the inputs of all the pixels. For `pixels` pixels in `a` rows of the output, these are at least
-    (r + (a - 1) * u) * (s + (pixels / a - 1) * v) inputs, where u rows and v columns are the distance between
-    neighbouring pixels that share inputs. The products of an output are summed in one accumulator.
+    A tensor core multiplies each input by eight weights, for eight outputs. A group with fewer output channels must
+    fill the eight columns with neighbouring pixels, using a banded matrix of weights. Each pixel needs r * s inputs,
+    but the matrix has a row for each input of any of the pixels. `pixels` pixels in `a` rows of the output need at
+    least (r + (a - 1) * u) * (s + (pixels / a - 1) * v) inputs, where neighbouring pixels that share inputs are u rows
+    or v columns apart. The products of an output are summed in one accumulator.
     """
     if not isinstance(problem, Conv2dProblem):
         return 1.0

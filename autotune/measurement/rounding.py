@@ -1,4 +1,4 @@
-"""Are outputs rounded to the nearest number of their type? A kernel that cuts digits off stays within most bounds."""
+"""Check that outputs are rounded to nearest. The error of a kernel that truncates is within most bounds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from autotune.operation.declarations import Array
 from autotune.operation.storage_types import TYPES
 
 LOOKED_AT = 4096
-"""maximum number of outputs to look at"""
-_FEWEST = 256  # distinct outputs that are not exact
-_EVEN = 0.25, 0.75  # the share toward zero; eight standard deviations from 0.5
-_MOST_PRODUCTS = 1 << 14  # of an output: tensor cores cut sums off, too, and the errors of many add up to a rounding
+"""maximum number of outputs to check"""
+_FEWEST = 256  # minimum number of distinct outputs that are not exact
+_EVEN = 0.25, 0.75  # allowed share of errors toward zero; eight standard deviations from 0.5
+_MOST_PRODUCTS = 1 << 14  # of an output; tensor cores truncate sums, and over more products the errors reach a rounding
 
 
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
-    """Where most of an output's rounding errors point; empty if they point both ways.
+    """Return the direction of most rounding errors of an output; empty if the errors have both directions.
 
-    `values` are those that the kernel stored, `exact` those of the reference.
+    `values` are the numbers that the kernel stored, `exact` the numbers of the reference.
     """
     bounds = source.problem.operation.bounds.of(output)
     if bounds.model != "multilinear" or source.problem.reduction > _MOST_PRODUCTS:

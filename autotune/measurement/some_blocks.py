@@ -1,7 +1,8 @@
 """load -> run some blocks of a kernel on arrays that are larger than this machine's memory.
 
-The arrays are zeros, and take space only where a block writes; the first and last of indices and lengths are test data.
-Nothing is compared: a device with sanitizers finds offsets that overflow, and memory that lies outside the arrays.
+The arrays contain zeros and take memory only where a block writes. Arrays of indices and lengths have test data at both
+ends. The outputs are not compared. A device with sanitizers finds offsets that overflow and accesses outside the
+arrays.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from autotune.family.source import KernelSource
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.storage import encoded
 
-_BLOCKS = 32  # of each launch: the first, the last and some between
-_DRAWN = 1 << 16  # test data at each end of an array of indices or lengths: the last blocks' offsets are the largest
-_MOST_ELEMENTS = 4096  # of the largest array, for each thread of a launch
+_BLOCKS = 32  # number of blocks to run in each launch: the first, the last and some between
+_DRAWN = 1 << 16  # elements of test data at each end of an array; the last blocks have the largest offsets
+_MOST_ELEMENTS = 4096  # maximum elements of the largest array per thread of a launch
 
 
 def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> None:
-    """Leaves out launches whose threads do the work of many. Raises Rejected('runtime' | 'timeout', ...)."""
+    """Run some blocks of each launch, except launches with so few threads that each handles too many elements.
+
+    Raises Rejected('runtime' | 'timeout', ...).
+    """
     with device.varied(Variation(some_blocks=_BLOCKS)), ExitStack() as owned:
         module = device.load(binary)
         owned.callback(module.unload)

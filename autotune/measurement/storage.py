@@ -1,4 +1,4 @@
-"""Numbers as arrays store them: rounding them to a storage type, and converting them to bytes and back."""
+"""Round numbers to a storage type, and convert them to bytes and back."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autotune.operation.storage_types import TYPES
 
 Numbers = npt.NDArray[np.floating | np.integer]
 Doubles = npt.NDArray[np.float64]
-_SIGN = 0x80  # of an 8-bit float
+_SIGN = 0x80  # sign bit of an 8-bit float
 
 
 def stored(values: Numbers, dtype: str) -> Doubles:
-    """The values rounded to a storage type, to nearest even."""
+    """Return the values rounded to a storage type, to nearest even."""
     return decoded(encoded(values, dtype), dtype).reshape(values.shape)
 
 
 def encoded(values: Numbers, dtype: str) -> bytes:
-    """The values' bytes in a storage type."""
+    """Return the bytes of values in a storage type."""
     if TYPES[dtype].numpy:
         return values.astype(TYPES[dtype].numpy).tobytes()
     if dtype == "bf16":
@@ -37,7 +37,7 @@ def encoded(values: Numbers, dtype: str) -> bytes:
 
 
 def decoded(content: bytes, dtype: str) -> Doubles:
-    """Stored elements as doubles."""
+    """Return stored elements as doubles."""
     if TYPES[dtype].numpy:
         return np.frombuffer(content, TYPES[dtype].numpy).astype(np.float64)
     if dtype == "bf16":
@@ -50,7 +50,7 @@ def decoded(content: bytes, dtype: str) -> Doubles:
 
 @cache
 def _magnitudes(dtype: str) -> Doubles:
-    """The finite numbers of an 8-bit float from 0 on, in the order of their codes."""
+    """Return the finite numbers from 0 on that an 8-bit float can store, in the order of their codes."""
     kind = TYPES[dtype]
     codes = np.arange(_SIGN)
     exponents, fractions = codes >> kind.fraction_bits, codes % (1 << kind.fraction_bits)

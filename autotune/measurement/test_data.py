@@ -1,4 +1,4 @@
-"""The data for verifying kernels: their kinds, how many distinct images a layer has, how much memory they need."""
+"""The data for verifying kernels: kinds of data, the number of distinct images, and the memory needed."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from autotune.operation.declarations import Array
 from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 
-REFERENCE_BYTES = 256 << 20  # maximum for one reference
-_UNIT_REFERENCE_BYTES = 4 << 30  # and for a single unit of the run-time size, such as an image or a video
-_REFERENCE_ELEMENT_BYTES = 16  # per output: a double, and two floats of its error unit
-_LEAST_UNITS = 3  # distinct units needed; with fewer, units swapped in pairs would be equal
+REFERENCE_BYTES = 256 << 20  # maximum size of one reference
+_UNIT_REFERENCE_BYTES = 4 << 30  # maximum reference of a single unit of the run-time size, such as an image or a video
+_REFERENCE_ELEMENT_BYTES = 16  # per output: a double for the value, and two floats for the error unit
+_LEAST_UNITS = 3  # minimum number of distinct units; with fewer, units swapped in pairs would be equal
 _PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
-_MEAN = 100.0  # around which numbers lie whose spread is 1: a float's squares then lose most digits of the spread
-_LEAST_FRACTION_BITS = 7  # of a type that holds such numbers, NaN and infinities
-_LARGE, _F16_LARGE = 64.0, 4.0  # times normal numbers; sums in f16 stay below 65504
-_SMALL, _F16_SMALL = 2.0**-40, 2.0**-12  # times normal numbers; half of those in f16, and their sums, are denormal
-_SMALL_OF_TOLERANCE = 2.0**-10  # times normal numbers, where a constant such as an epsilon counts
-_EXTREME, _F16_EXTREME = 2.0**100, 2.0**13  # that no sentinel such as -1e30 exceeds; an f16 holds four times as much
+_MEAN = 100.0  # mean of numbers with a spread of 1; the squares of such floats lose most digits of the spread
+_LEAST_FRACTION_BITS = 7  # minimum for a type that can store numbers around _MEAN, NaN and infinities
+_LARGE, _F16_LARGE = 64.0, 4.0  # factors on normal data; sums in f16 stay below 65504
+_SMALL, _F16_SMALL = 2.0**-40, 2.0**-12  # factors on normal data; in f16 half of the numbers and sums are denormal
+_SMALL_OF_TOLERANCE = 2.0**-10  # factor on normal data if a constant such as an epsilon affects the outputs
+_EXTREME, _F16_EXTREME = 2.0**100, 2.0**13  # larger than any sentinel such as 1e30; f16 can store four times as much
 _TINY = {"f32": 2.0**-140, "bf16": 2.0**-130, "f16": 2.0**-20, "f64": 2.0**-1060}  # makes numbers denormal
 Kind = Literal["normal", "integers", "edges"]
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Arrays with numbers that normal data do not have; 0: there are none of this kind."""
+    """Arrays with kinds of numbers that normal data does not contain. A field of 0 means that its kind is absent."""
 
     arrays: tuple[Array, ...]
     mean: float = 0.0
-    """numbers around it"""
+    """some numbers lie around this mean"""
     special: bool = False
-    """NaN and infinities"""
+    """whether there are NaN and infinities"""
     large: float = 0.0
-    """normal data times it"""
+    """factor on normal data that makes some numbers larger"""
     small: float = 0.0
-    """normal data times it"""
+    """factor on normal data that makes some numbers smaller"""
     zeros: bool = False
-    """whole units of the first axis"""
+    """whether whole units of the first axis are zero"""
     extreme: bool = False
-    """numbers that are large, denormal or zero of either sign, a row's last number the largest and the least"""
+    """whether there are large, denormal and zero numbers of either sign, the most extreme ones at the end of a row"""
     any_finite: bool = False
-    """outputs only must be finite where the reference's are: how much errors grow with the numbers is unknown"""
+    """whether any finite output is accepted where the reference is finite, because the growth of errors is unknown"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arrays' names."""
+        """The names of the arrays."""
         return tuple(array.name for array in self.arrays)
 
     def numbers(self, array: Array) -> tuple[np.generic, ...]:
-        """The numbers of `put_edges` in check.cu for one of the arrays."""
+        """Return the last arguments of `put_edges` in check.cu for one of the arrays."""
         extreme = (_F16_EXTREME if array.dtype == "f16" else _EXTREME) if self.extreme else 0.0
         numbers = map(np.float64, (self.mean, self.large, self.small, extreme, _TINY[array.dtype]))
         mean, large, small, *others = numbers
@@ -76,21 +76,21 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """The inputs on the device, and the reference of the first images."""
+    """The inputs on the device, and the reference of the first `period` images."""
 
     kind: Kind
     inputs: Mapping[str, GuardedArray]
-    """by name, in the operation's order; for an array that kernels change, its content before a run"""
+    """input arrays by name, in the operation's order; arrays that kernels change are included, as before a run"""
     period: int
-    """images after which inputs repeat"""
+    """number of images after which inputs repeat"""
     references: Mapping[str, tuple[int, int]]
-    """addresses of an output's values, and of its error units"""
+    """for each output, the addresses of the reference values and of the error units"""
     edges: Edges | None = None
-    """of the kind `edges`"""
+    """the special numbers of a data set of the kind `edges`"""
 
 
 def data_bytes(problem: Problem) -> int:
-    """Maximum memory of a Verifier without copies: two sets of arrays and their references."""
+    """Return the maximum memory of a Verifier without copies: all data sets with their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
     sets = 2 + len(edged(problem))
@@ -98,14 +98,16 @@ def data_bytes(problem: Problem) -> int:
 
 
 def edged(problem: Problem) -> tuple[Edges, ...]:
-    """The special values of further data sets that a right kernel must handle.
+    """Return the special values of further data sets, which a correct kernel must handle.
 
-    NaN and infinities if the operation declares what becomes of them, unless a reference in C++ applies an activation
-    that rounds: what becomes of infinities there depends on its formula. Numbers far from zero if errors are compared
-    with a tolerance, and the array is the only one of its kind: products of two may need more digits than a float has.
-    Of several arrays, larger ones, on which outputs must be finite: exp may overflow. Smaller numbers in both cases.
-    With a tolerance also nothing but zeros, such as padding. Larger ones if outputs are sums of products, and extreme
-    ones if outputs are exact.
+    - NaN and infinities, if the operation declares that NaN propagates. They are left out if a C++ reference applies an
+      activation that rounds, because the result for infinities then depends on the formula.
+    - With a tolerance and one array of normal data: numbers far from zero, and smaller numbers. With several arrays,
+      products of two numbers far from zero could need more digits than a float has.
+    - With a tolerance and several arrays: larger numbers, for which outputs must be finite (exp may overflow).
+    - With a tolerance: whole units of zeros, such as padding.
+    - For sums of products: larger and smaller numbers.
+    - For exact outputs: extreme numbers.
     """
     operation, outputs = problem.operation, [output.dtype for output in problem.outputs]
     bounds = operation.bounds
@@ -120,20 +122,20 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     if not arrays:
         return ()
     found = []
-    numpy = in_numpy(operation)  # a reference in C++ is one of sums of products
+    numpy = in_numpy(operation)  # a reference in C++ computes sums of products
     normal = all(array.fill == "normal" for array in arrays)
     shifted = bounds.model == "tolerance" and normal and len(arrays) == 1
     mean, small = (_MEAN, _SMALL_OF_TOLERANCE) if shifted else (0.0, 0.0)
     zeros = bounds.model == "tolerance" and all(
         array.fill == "normal" or array.low <= 0 <= array.high for array in arrays
     )
-    zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # what becomes of 0 / 0 there is for a type to say
+    zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # the result of 0 / 0 depends on an integer type
     if numpy and (shifted or zeros or bounds.nan_propagates):
         found.append(Edges(arrays, mean, bounds.nan_propagates, small=small, zeros=zeros))
     if numpy and bounds.model == "tolerance" and normal and not shifted:
         large = _F16_LARGE if "f16" in [*outputs, problem.dtype] else _LARGE
         found.append(Edges(arrays, large=large, any_finite=True))
-    narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # a conversion to it has rules of its own
+    narrow = any(TYPES[dtype].size_bytes == 1 for dtype in outputs)  # conversions to 8-bit types have their own rules
     if bounds.model == "multilinear" and not narrow:
         large, small = (_F16_LARGE, _F16_SMALL) if "f16" in [*outputs, problem.dtype] else (_LARGE, _SMALL)
         activation = BY_WORD.get(str(problem.names().get("activation")))
@@ -145,7 +147,10 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Images after which normal data and integers repeat. Raises DeviceError if a reference would be too large."""
+    """Return the numbers of images after which normal data and integer data repeat.
+
+    Raises DeviceError if a reference would be too large.
+    """
     outputs = max(1, sum(output.elements for output in problem.outputs) // problem.runtime_size)
     most = REFERENCE_BYTES // (_REFERENCE_ELEMENT_BYTES * outputs)
     if _REFERENCE_ELEMENT_BYTES * outputs > _UNIT_REFERENCE_BYTES:
@@ -156,10 +161,11 @@ def periods(problem: Problem) -> tuple[int, int]:
 
 
 def _period(problem: Problem, most: int, prime: int) -> int:
-    """Images that differ: all of them when that is few, else the largest prime that is at most `most` and `prime`.
+    """Return the number of distinct images of a data set, at most `most`.
 
-    Where a rule of the operation allows no prime, it is the largest size that is allowed.
-    All of them, too, where each needs others. Raises DeviceError when that is too many.
+    All images differ if there are at most `prime`, or if the outputs of an image depend on other images. Otherwise the
+    result is the largest prime that is at most `most` and `prime` or, if the operation's rules allow no such prime, the
+    largest size that they allow. Raises DeviceError if no size is possible.
     """
     n, limit = problem.runtime_size, min(most, prime)
     if not problem.operation.independent:

@@ -1,6 +1,6 @@
 """The bytes that any implementation of a layer must move through memory, in 32-byte sectors.
 
-The windows that the operation declares for the axes of an array determine which of its elements are needed.
+The windows that an operation declares for the axes of an array determine which elements of the array are needed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ _Integers = npt.NDArray[np.int64]
 
 
 def minimal_bytes(problem: Problem) -> int:
-    """Bytes of the sectors that any implementation reads or writes, each once; sectors of a changed array count twice.
+    """Return the bytes of all sectors that any implementation must read or write.
 
-    A sector counts if some output needs one of its elements. Each array begins at a sector. The result is exact for
-    windows of at most 2^20 rows and columns, and a lower bound for larger ones.
+    A sector counts if an output needs one of its elements. Sectors of an array that is both read and written count
+    twice. Each array begins at a sector. The result is exact for axes of at most 2^20 elements, and a lower bound for
+    longer axes.
     """
     return read_bytes(problem) + written_bytes(problem)
 
 
 @lru_cache(maxsize=1024)
 def read_bytes(problem: Problem) -> int:
-    """The bytes that are read."""
+    """Return the number of bytes that any implementation must read."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in READ)
 
 
 @lru_cache(maxsize=1024)
 def written_bytes(problem: Problem) -> int:
-    """The bytes that are written."""
+    """Return the number of bytes that any implementation must write."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in COMPUTED)
 
 
 def needed_sectors(array: Array) -> int:
-    """The number of an array's sectors with an element that some output needs."""
-    width = SECTOR_BYTES // TYPES[array.dtype].size_bytes  # elements of a sector
+    """Return the number of sectors of an array with an element that some output needs."""
+    width = SECTOR_BYTES // TYPES[array.dtype].size_bytes  # elements per sector
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
-        return 0  # every output sees only padding
+        return 0  # every output reads only padding
     if all(len(positions) == array.shape[axis] for axis, positions in places.items()):
         return -(-array.elements // width)
     first_axis, last_axis = min(places), max(places)
@@ -62,22 +63,22 @@ def needed_sectors(array: Array) -> int:
     first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
-        """The sectors of consecutive planes; the first begins at a sector."""
+        """Return the number of needed sectors of consecutive planes, the first of which begins at a sector."""
         begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))
 
     planes = math.prod(array.shape[:first_axis])
-    period = width // math.gcd(width, plane_size)  # planes until another one begins at a sector
+    period = width // math.gcd(width, plane_size)  # number of planes until a plane begins at a sector again
     return planes // period * sectors(period) + sectors(planes % period)
 
 
 def needed(size: int, window: Window) -> _Integers:
-    """The positions that some output needs among the first 2^20 on an axis of this length, in order."""
+    """Return, in order, the positions on an axis of this length that some output needs, among the first 2^20."""
     stride, dilation = window.stride, window.dilation
     place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + window.pad
     common = math.gcd(stride, dilation)
-    step = stride // common  # between two taps that meet outputs at one place
+    step = stride // common  # distance between two taps that read the same position for some output
     some = place // common % step * pow(dilation // common, -1, step) % step  # one such tap, modulo step
     least = np.maximum(0, -(((window.outputs - 1) * stride - place) // dilation))  # smaller taps have no output
     tap = least + (some - least) % step
@@ -86,7 +87,10 @@ def needed(size: int, window: Window) -> _Integers:
 
 
 def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _Integers, _Integers]:
-    """First, last and number of the sectors of a row's needed runs, by the row's offset within a sector."""
+    """Return the first sector, the last sector and the number of sectors of a row's needed runs.
+
+    Each array is indexed by the offset of the row's beginning within a sector.
+    """
     sectors = []
     for behind in range(width):
         first, last = (behind + begin) // width, (behind + begin + run - 1) // width
@@ -96,5 +100,8 @@ def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _In
 
 
 def _union(first: _Integers, last: _Integers, count: int) -> int:
-    """The number of distinct sectors of ordered runs with `count` sectors in all; neighbours share at most one."""
+    """Return the number of distinct sectors of ordered runs that have `count` sectors in total.
+
+    Consecutive runs share at most one sector.
+    """
     return count - int((last[:-1] == first[1:]).sum())

@@ -1,12 +1,13 @@
-"""load -> verify: is a kernel's output right, everywhere, every time, and does it stay inside its buffers?
+"""load -> verify: check that every output is right in every run, and that the kernel writes only to its own arrays.
 
-Two or three data sets are kept on the device for a layer. On small integers sums of products must be exact; on normal
-data, and on integers where outputs are not such sums, the error must stay under a bound against a float64 reference.
-The third set has larger, smaller and extreme numbers, NaN and infinities, as far as the operation says what becomes of
-them. Guard bands of NaN lie before and behind every array. Outputs, workspace and packed weights are poisoned before
-each run: with NaN in the first, and, since fmaxf, fminf and atomicMax swallow NaN, with large numbers of either sign in
-the next two, and with ordinary ones on integers. The last runs find there what a run on other data left. The host
-device treats shared memory in the same way, and runs warps and blocks in another order each time.
+A layer has several data sets on the device. On small integers, sums of products must be exact. On normal data, and on
+integers if the outputs are not sums of products, the error against a float64 reference must stay below a bound. Further
+data sets contain larger, smaller and extreme numbers, NaN and infinities, if the operation defines the results.
+
+Guard bands of NaN lie before and after every array. Outputs, workspace and packed weights are poisoned before each run.
+The first run uses NaN. Because fmaxf, fminf and atomicMax ignore NaN, the next two runs use large numbers of either
+sign, and the run on integers uses ordinary numbers. In the last runs, memory keeps the values of a run on other data.
+The host device fills shared memory in the same way, and runs warps and blocks in a different order each time.
 """
 
 from __future__ import annotations
@@ -44,47 +45,49 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 _RESULTS = 6  # 64-bit words of the result of `compare`
-_WORD_BYTES, _POISONED_WORDS = 8, 64  # of an output before the check after the timing; a word has whole elements
-_ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # times a tolerance
+_WORD_BYTES, _POISONED_WORDS = 8, 64  # words of an output that `still_right` poisons; a word contains whole elements
+_ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # multiplied by a tolerance
 _UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
-_BANDS, _BAND_BYTES = 32, 24  # guard bands of one launch; address, words and pattern of each, 64 bits
+_BANDS, _BAND_BYTES = 32, 24  # guard bands checked by one launch; each has an address, a count and a pattern (64 bits)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of one verified run, which must not affect the kernel's outputs."""
+    """The conditions of one verified run that must not affect the kernel's outputs."""
 
     poison: int | None = POISON
-    """fills all memory that the kernel has not written; None: memory keeps the values of the run before"""
+    """byte that fills outputs, workspace and packed weights; None: memory keeps the values of the previous run"""
     order: Order | None = None
-    """order of warps and blocks, if the device can choose it; None: its own"""
+    """order of warps and blocks, if the device can choose the order; None: the device's usual order"""
 
 
 FIRST = Surroundings()
 REPEATS = (Surroundings(0x7B, "warps"), Surroundings(0xFB, "descending"), Surroundings(order="threads"))
 """Further runs on normal data. The bytes make 1.3e36 and -2.6e36 in f32 and bf16, 61280 and -65376 in f16.
 
-The last has NaN again, for a kernel that reads too early in other orders only, and multiplies what it reads by zero.
+The last run uses NaN again, to find a kernel that reads too early only in another order and multiplies the value by 0.
 """
 ON_INTEGERS = Surroundings(0x3F, "threads")
-"""The bytes make 0.75 in f32 and bf16, 1.8 in f16 and e4m3: numbers that no comparison with a bound leaves out."""
+"""The run on integers. The bytes make 0.75 in f32 and bf16 and 1.8 in f16 and e4m3: ordinary numbers that a kernel
+cannot ignore by comparing them with a limit.
+"""
 AFTERWARDS = Surroundings(None)
-"""The run before was on other data: the values that it left are plausible, and wrong."""
+"""The last runs. Memory keeps the outputs of the previous run, which are plausible but wrong for the new data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A kernel that is correct, with the times of runs in which warps and blocks ran in the device's own order."""
+    """The errors of a correct kernel, and the times of runs in the device's usual order of warps and blocks."""
 
     error: ErrorStats
     runs: tuple[Sample, ...]
-    """forward passes on normal data, each from a cold cache"""
+    """times of forward passes on normal data, each from a cold cache"""
     on_integers: tuple[Sample, ...]
-    """a forward pass on integers, from a cold cache, if there was one"""
+    """time of the forward pass on integers, from a cold cache; empty if there was none"""
 
 
 class Verifier:
-    """A layer's data sets and references on one device, made once for all kernels of the layer."""
+    """Verifies kernels of one layer on one device. The data sets and references are made once for all kernels."""
 
     def __init__(self, device: Device, problem: Problem, check: Binary) -> None:
         self.device = device
@@ -118,19 +121,19 @@ class Verifier:
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether a pass needs an array in its previous state, so that no two consecutive passes are alike."""
+        """Whether a pass changes one of its inputs, so that consecutive passes compute different results."""
         return any(name in self.normal.inputs for name in self.written)
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
-        """The addresses for running a kernel on one data set."""
+        """Return the addresses for running a kernel on one data set."""
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
     def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int | None = POISON) -> None:
-        """Restore the state before a run: poison the arrays that are only written, unless `poison` is None, and copy
-        from the data set those that are changed.
+        """Restore the arrays to the state before a run.
 
-        `tensors` are the addresses of arrays other than the verifier's own.
+        Arrays that the kernel changes are copied from the data set. Arrays that the kernel only writes are poisoned,
+        unless `poison` is None. `tensors` are the addresses of the arrays, by default the verifier's own.
         """
         for name, array in self.written.items():
             address = array.address if tensors is None else tensors.address(name)
@@ -148,11 +151,12 @@ class Verifier:
         *,
         cold: bool = True,
     ) -> Verified:
-        """Run and compare the kernel on normal data, three more times in other surroundings, on integers and on edges.
+        """Run the kernel and compare its outputs: on normal data, three times in other surroundings, on integers and
+        on edges.
 
-        `repeat`, given the microseconds of the first run, says whether the rest is worth it: a kernel that will never
-        be chosen is known to be right within its bound everywhere by then. Without `cold`, no cache is emptied for a
-        run, and its time says nothing.
+        `repeat` gets the microseconds of the first run and returns whether to continue. A kernel that is too slow to be
+        chosen need not be verified further, because all outputs of the first run were within the error bound. Without
+        `cold`, the caches are not emptied, and the times of the runs are meaningless.
         Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten |
         keeps_state | too_loose).
         """
@@ -178,7 +182,7 @@ class Verifier:
         cold: bool = False,
         any_order: bool = True,
     ) -> Verified:
-        """Run and compare; `any_order` tells whether the runs are in other orders than the device's own."""
+        """Run the kernel and compare its outputs; `any_order`: also run warps and blocks in unusual orders."""
         source = kernel.source
         run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w, cold=cold)
         alone, _ = run(self.normal)
@@ -211,7 +215,7 @@ class Verifier:
     def _outputs_of(
         self, kernel: LoadedKernel, workspace: GuardedArray, packed_w: GuardedArray, surroundings: Surroundings
     ) -> tuple[int, ...]:
-        """A hash of each output of a run on normal data."""
+        """Run the kernel on normal data and return a hash of each output."""
         self._run(kernel, self.normal, surroundings, workspace=workspace, packed_w=packed_w)
         return self._hashes(*self._outputs)
 
@@ -223,7 +227,7 @@ class Verifier:
         surroundings: Surroundings,
         first: tuple[int, ...],
     ) -> Rejected:
-        """The cause if some surroundings change bits of the outputs."""
+        """Find out why other surroundings change bits of the outputs, and return the rejection with the cause."""
         outputs = partial(self._outputs_of, kernel, workspace, packed_w)
         if any(outputs(FIRST) != first for _ in range(2)):  # twice: the output may differ in every second run
             message = "two runs on the same data gave different bits, but the template says deterministic"
@@ -236,7 +240,7 @@ class Verifier:
         return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
-        """Copies of the normal data, each with its own outputs, for passes that must not share a cache."""
+        """Return copies of the normal data, each with its own outputs, for passes that must not share cached data."""
         while len(self._copies) < count:
             addresses = {}
             for array in {**self.written, **self.normal.inputs}.values():
@@ -246,7 +250,10 @@ class Verifier:
         return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
-        """Check all guards, the inputs, and every output, which the caller had made from one data set."""
+        """Check the guard bands, the inputs and the outputs, after the caller ran a kernel on one data set.
+
+        Raises Rejected('wrong_result', ...).
+        """
         self._check_guards([*self._maker.arrays, *arrays])
         self._check_inputs()
         return self._compare(data, source, self.tensors(data))
@@ -254,8 +261,8 @@ class Verifier:
     def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
         """Check after the timing that a correct kernel is still correct, on the arrays of `tensors`.
 
-        `rerun` runs the passes of a sample. The outputs of the timed passes stay in place, except for a few that are
-        poisoned: a kernel that looks at some outputs, and skips its work if they are right, leaves the others wrong.
+        `rerun` runs the passes of a sample. Before that, a few outputs of the timed passes are poisoned and the others
+        stay in place. A kernel that skips work when some outputs are already right leaves poisoned outputs wrong.
         Raises Rejected('wrong_result', 'wrong_after_timing').
         """
         for output in self._outputs:
@@ -284,7 +291,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "input_overwritten", message)
 
     def close(self) -> None:
-        """Free everything."""
+        """Free the data sets and unload the verification program."""
         self._maker.close()
         self._module.unload()
 
@@ -298,8 +305,9 @@ class Verifier:
         packed_w: GuardedArray,
         cold: bool = False,
     ) -> tuple[Sample, bool]:
-        """Poison, prepare and run once; return whether the order was another than the device's own, so that the time
-        says nothing.
+        """Poison the memory, prepare the kernel and run it once.
+
+        Returns the time, and whether the order of warps and blocks was unusual, which makes the time meaningless.
         """
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.restore(data, poison=surroundings.poison)
@@ -330,7 +338,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "keeps_state", message)
 
     def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors) -> ErrorStats:
-        """Every output at the addresses of `tensors`."""
+        """Compare every output at the addresses of `tensors` with the reference. Raises Rejected if one is wrong."""
         some = self.problem.with_runtime(data.period).outputs
         errors = [
             self._compare_one(data, source, output, period, tensors.address(output.name))
@@ -405,13 +413,13 @@ class Verifier:
                 raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
     def _words(self, data: DataSet) -> str:
-        """The kind of data and its special properties."""
+        """Describe a data set: the kind of data and any special properties."""
         if data.kind != "edges":
             return f"{'integer' if data.kind == 'integers' else 'normal'} data"
         return str(data.edges)
 
     def _place(self, output: Array, flat: int) -> str:
-        """An output's index in words."""
+        """Describe the index of an output, such as `at n = 0, k = 3`."""
         place = np.unravel_index(flat, output.shape)
         of = f" of {output.name}" if len(self.problem.outputs) > 1 else ""
         return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True)) + of
@@ -438,7 +446,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
-        """A hash of each array, no more than all data sets have."""
+        """Return a hash of each array. The number of arrays must not exceed the number in all data sets."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
             words = -(-array.size_bytes // 4)  # the last word may reach into the guard, which was checked
