@@ -1,1 +1,1 @@
-"""Dispatchers: how they are built from a tuned study's layers and kernels, their records and their C++."""
+"""Build dispatchers from the layers and kernels of a tuned study, record them, and write them as C++."""

@@ -1,7 +1,7 @@
-"""store -> dispatch: from a tuned study to a dispatcher that is verified on every layer, evaluated and stored.
+"""store -> dispatch: build a dispatcher from a tuned study, verify it on every layer, evaluate it and store it.
 
-The builder completes the matrix of layers and configs, derives a portfolio and rules from it, and tries the rules. It
-compares the result on each layer with other ways to choose a kernel.
+The builder completes the matrix of layers and configs, derives a portfolio and rules from the matrix, and tries the
+rules. It compares the dispatcher on each layer with other ways to choose a kernel.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from autotune.trial import Outcome
 from autotune.tuning.layer_finals import LEAST_NOISE
 
 HELD_OUT = 4
-"""One layer in this many is held out."""
+"""One of this many layers is held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The regret of one way to choose, over the layers of one role."""
+    """The regret of one way to choose a kernel, over the layers of one role."""
 
     layers: str
-    """their role"""
+    """the role of the layers: tuned or held out"""
     way: str
     median_fraction: float
     worst_fraction: float
@@ -61,25 +61,25 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A dispatcher and how it was made."""
+    """A dispatcher and a record of how it was built."""
 
     dispatcher: Dispatcher
     layers: tuple[DispatchedLayer, ...]
     tried: tuple[Tried, ...]
-    """fastest first"""
+    """the rules that were tried, fastest first"""
     text: str
-    """its C++ header"""
+    """the dispatcher's C++ header"""
     compiled: bool
-    """whether the compiled C++ was run on the device"""
+    """whether the compiled C++ ran on the device"""
     within_us: float
-    """weighted difference within which two rules count as equal"""
+    """weighted time difference in microseconds within which two rules count as equal"""
     configs: int
     interpolated: tuple[Layer, ...]
-    """layers interpolated between the study's, on which kernels were also measured"""
+    """layers interpolated between the study's layers, on which kernels were also measured"""
     measured: int
-    """cells of the matrix that were measured by this run"""
+    """number of cells of the matrix that this run measured"""
     evaluated: int
-    """rules that were tried by this run"""
+    """number of rules that this run tried"""
 
 
 @single_threaded()
@@ -91,10 +91,11 @@ def build(
     explore: bool = True,
     holdout: int | None = None,
 ) -> Built:
-    """Build a dispatcher from a study's layers, or from those left after a seed has held out a quarter.
+    """Build a dispatcher from a study's layers, and verify, evaluate and store it.
 
-    With `explore` its kernels are also measured on layers interpolated between the study's. Raises StudyError if
-    there are too few layers, StoreError if one has no correct kernel.
+    With the seed `holdout`, a quarter of the layers is held out and the dispatcher is built from the others. With
+    `explore`, kernels are also measured on layers interpolated between the study's layers. Raises StudyError if there
+    are too few layers, and StoreError if a layer has no correct kernel.
     """
     study = run.study
     layers = distinct_layers(study.layers)
@@ -150,7 +151,7 @@ def build(
 
 
 def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
-    """The study's own rules, by name. Raises StudyError for a threshold on a property that no dispatcher knows."""
+    """Return the study's own rules with their names. Raises StudyError for a threshold on an unknown property."""
     kernels = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
     rules: dict[Rule, str] = {}
     for rule in study.rules:
@@ -165,16 +166,17 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
 
 
 def held_out(layers: int, seed: int | None) -> frozenset[int]:
-    """The layers that a seed holds out."""
+    """Return the positions of the layers that a seed holds out."""
     return frozenset() if seed is None else frozenset(random.Random(seed).sample(range(layers), layers // HELD_OUT))
 
 
 def _dispatched(
     matrix: Matrix, plan: Plan, made_of: Sequence[int], rows: Sequence[int], without: Sequence[int] | None
 ) -> tuple[DispatchedLayer, ...]:
-    """The kernel that a plan chooses for each layer, and those of other ways to choose that have not seen the layer.
+    """Return, for each layer, the kernel that a plan chooses and the times of the other ways to choose.
 
-    `without` is the choice for each layer when it was left out; None for layers that the plan has never seen.
+    The other ways have not seen the layer. `without` is the choice for each layer when the layer was left out; None for
+    layers that the plan has never seen.
     """
     serving = chosen(matrix, rows, plan)
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
@@ -213,11 +215,11 @@ WAYS = (
     ("single best kernel", "single_us"),
     ("nearest layer", "nearest_us"),
 )
-"""The ways to choose that are compared, and the columns of their times."""
+"""The ways to choose a kernel that are compared, and the fields with their times."""
 
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
-    """The regret of each way to choose over the layers of each role."""
+    """Compute the regret of each way to choose, over the layers of each role."""
     comparisons = []
     for role in dict.fromkeys(layer.role for layer in layers):
         own = [layer for layer in layers if layer.role == role]

@@ -1,6 +1,6 @@
-"""store -> dispatch: the times of configs on layers.
+"""store -> dispatch: the times of configs on layers, which are the cells of the matrix.
 
-Times that the database lacks are measured as trials of the layer, so nothing is measured twice.
+A time that the database lacks is measured as a trial of the layer and stored, so that nothing is measured twice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Progress, TrialLog
 
 DISPATCH = "dispatch"
-"""`proposed_by` of the trials of these cells."""
+"""`proposed_by` of the trials that measure a cell."""
 SAFE = "implicit_gemm"
 """The family whose default config supports every problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The study, the device and the database of a dispatcher that is built."""
+    """The study, device and database from which a dispatcher is built."""
 
     study: Study
     templates: Mapping[str, KernelTemplate]
@@ -41,7 +41,7 @@ class Run:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of the study, its techniques and the safe default."""
+        """The families of the study and its techniques, and the family of the safe default."""
         techniques = (technique.template for technique in self.study.techniques)
         return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, SAFE]))
 
@@ -51,28 +51,28 @@ class Row:
     """A layer and the known time of each config on it."""
 
     name: str
-    """study.layer"""
+    """`study.layer`"""
     layer: Layer
     bounds: Mapping[str, BoundTemplate]
     times_us: dict[Config, float | None] = field(default_factory=dict)
-    """config to its time; None if it failed"""
+    """config to its time on the layer; None if the config failed"""
     own: Mapping[Config, float] = field(default_factory=dict)
-    """correct configs of the layer's own tuning with their times, fastest first; all of its correct configs if it was
-    not tuned
+    """correct configs of the layer's own tuning with their times, fastest first; if the layer was not tuned, all
+    correct configs
     """
 
     @property
     def best_us(self) -> float | None:
-        """The time of the layer's own best kernel; for an interpolated layer, the best time so far."""
+        """The time of the layer's own best kernel, or the best known time of a layer that was not tuned."""
         return min(self.own.values() or filter(None, self.times_us.values()), default=None)
 
     def evaluable(self, config: Config) -> bool:
-        """Whether the device can evaluate a config; a replay device knows only recorded ones."""
+        """Whether the device can evaluate a config. A replay device can evaluate only recorded configs."""
         listed = self.bounds[config.template].listed
         return listed is None or config in listed
 
     def padded_outputs(self, config: Config) -> int:
-        """The outputs that the device could compute in the time of a config; 0 if the config breaks a rule."""
+        """Return the outputs that the device could compute in the time of a config; 0 if the config breaks a rule."""
         bound = self.bounds[config.template]
         if not bound.supported:
             return 0
@@ -84,7 +84,7 @@ class Row:
 
 
 def read_row(run: Run, layer: Layer) -> Row:
-    """A layer of the study with its stored times on this device. Writes nothing."""
+    """Read the stored times of a layer of the study on this device. Writes nothing."""
     study, evaluator = run.study, run.evaluator
     listed = evaluator.listed(layer.problem, cache=study.measurement_mode)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
@@ -114,7 +114,10 @@ def read_row(run: Run, layer: Layer) -> Row:
 
 
 def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
-    """The layer's finished trials on this device in this environment, in order of precedence, the highest last."""
+    """Return the layer's finished trials on this device in this environment.
+
+    The trials are in increasing order of precedence: trials that are ranked come last.
+    """
     rows = [
         row
         for row in run.store.trials.list(layer.problem, kind=run.evaluator.info.kind)
@@ -134,8 +137,9 @@ def measure(
     wanted: Sequence[tuple[Row, Sequence[Config]]],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> int:
-    """Evaluate configs on layers as trials of these layers, until stopped; return how many were measured and not
-    reused.
+    """Evaluate configs on layers as trials of these layers, until the run is stopped.
+
+    Returns the number of configs that were measured, without reused results.
     """
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
         queues = [
@@ -157,7 +161,7 @@ def _start(
     wanted: Sequence[Config],
     observe: Callable[[Progress], None],
 ) -> tuple[LayerQueue, TrialLog]:
-    """Start configs on a layer, beginning with suspects of a killed run, each of which runs alone."""
+    """Start configs on a layer. Suspects of a killed run come first, and each of them runs alone."""
     info, environment = run.evaluator.info, run.evaluator.environment
     records, mode = template_records(run.templates), run.study.measurement_mode
     stored = StoredLayer.open(run.store, key, row.layer, info, environment, mode, records)

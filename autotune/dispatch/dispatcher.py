@@ -1,10 +1,11 @@
-"""store -> dispatch: a dispatcher, which chooses a kernel for a problem. It is a pure record, stored as JSON.
+"""store -> dispatch: a dispatcher, which chooses a kernel for a problem and is stored as JSON.
 
-A dispatcher has a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether it
-supports a problem, and its relative times on the layers that the dispatcher knows. The rule may name a kernel to try
-first, by a threshold on a property of the problem. The dispatcher chooses it if it supports the problem, else the
-kernel with the smallest expected time: the mean of its relative times, weighted by the similarity of each known layer
-to the problem, times its padded outputs.
+A dispatcher contains a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether the
+kernel supports a problem, and relative times on the layers that the dispatcher knows. The rule may name a kernel to try
+first, by a threshold on a property of the problem. If this kernel supports the problem, the dispatcher chooses it.
+Otherwise the dispatcher chooses the kernel with the smallest expected time. The expected time is the mean of the
+kernel's relative times, weighted by the similarity of each known layer to the problem, times the kernel's padded
+outputs.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Property:
-    """An integer property of a problem, from which the similarity of two problems is computed; thresholds may test it.
+    """An integer property of a problem. Thresholds may test it, and the similarity of two problems is computed from it.
 
     The rule is trusted only within the property's range.
     """
 
     name: str
     text: str
-    """an expression over the problem"""
+    """an expression over the problem's names"""
     least: int = 0
     most: int = 2**63 - 1
     power: int = 0
-    """how fast similarity decreases with it"""
+    """how fast similarity decreases as the property differs"""
 
     def of(self, problem: Problem) -> int:
-        """Its value for a problem."""
+        """Return the value of the property for a problem."""
         return self._bound.integer(problem.names())
 
     def holds(self, problem: Problem) -> bool:
-        """Whether a problem is within the range."""
+        """Whether the property of a problem is within the range."""
         return self.least <= self.of(problem) <= self.most
 
     @cached_property
@@ -61,22 +62,24 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class PortfolioKernel:
-    """A config of a family that runs any problem that its predicate admits, rendered for that problem."""
+    """A config of a family that runs any problem that the predicate admits, rendered for the problem."""
 
     name: str
     config: Config
     predicate: Predicate
     relative_times: tuple[int, ...] = ()
-    """relative time on each known layer, squared, if no part of the device idles; 1000 for the layer's best"""
+    """squared relative time on each known layer if no part of the device idles; 1000 before squaring is the layer's
+    best
+    """
 
 
 FASTEST = ""
-"""No kernel comes before the one with the smallest expected time."""
+"""A rule that tries no kernel before the kernel with the smallest expected time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A threshold, with the kernel to try first below it and the one at or above it."""
+    """A threshold on a property, the kernel to try first below the threshold, and the kernel to try first otherwise."""
 
     property: str
     threshold: int
@@ -85,19 +88,19 @@ class Split:
 
 
 Rule = str | Split
-"""The name of the kernel to try first, before the one with the smallest expected time; or FASTEST."""
+"""FASTEST, or the name of the kernel to try before the kernel with the smallest expected time, or a threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The kernel for a problem, and why it was chosen."""
+    """The kernel for a problem, and why the dispatcher chose it."""
 
     kernel: PortfolioKernel | None
-    """None: no kernel supports the problem, so it must be tuned"""
+    """the chosen kernel; None if no kernel supports the problem, so that it must be tuned"""
     default_first: bool
-    """whether the safe default comes before all others: the rule says so, or does not cover the problem"""
+    """whether the safe default was tried first, because the rule says so or does not cover the problem"""
     passed_over: tuple[str, ...]
-    """kernels that the rule preferred but that do not support the problem"""
+    """kernels that the dispatcher preferred but that do not support the problem"""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ class Dispatcher:
             )
 
     def choose(self, problem: Problem) -> Choice:
-        """The kernel for a problem."""
+        """Choose the kernel for a problem."""
         is_trusted = all(item.holds(problem) for item in self.properties)
         first = self.first(problem) if is_trusted else DEFAULT
         times = self.relative_times(problem)
@@ -147,7 +150,7 @@ class Dispatcher:
         return Choice(kernel, first == DEFAULT, tuple(name for name in before if name not in names))
 
     def relative_times(self, problem: Problem) -> Mapping[str, int]:
-        """The expected relative time of each kernel on a problem; 0 for all if no layer is known."""
+        """Return the expected relative time of each kernel on a problem; 0 for every kernel if no layer is known."""
         names = [kernel.name for kernel in self.all_kernels]
         if not self.known:
             return dict.fromkeys(names, 0)
@@ -164,11 +167,11 @@ class Dispatcher:
 
     @property
     def all_kernels(self) -> tuple[PortfolioKernel, ...]:
-        """The kernels in order, then the default."""
+        """The kernels in order, followed by the default."""
         return (*self.kernels, self.default)
 
     def first(self, problem: Problem) -> str:
-        """The kernel that the rule tries first for a problem."""
+        """Return the name of the kernel that the rule tries first for a problem."""
         rule = self.rule
         if isinstance(rule, str):
             return rule
@@ -176,7 +179,7 @@ class Dispatcher:
         return rule.below if value < rule.threshold else rule.above
 
     def words(self) -> tuple[str, ...]:
-        """The rule as text, a line for each side of its threshold."""
+        """Describe the rule in words, in one line for each side of the threshold."""
         then = ["the least expected time"] if self.known else []
         when = ["always"]
         if isinstance(self.rule, Split):
@@ -187,13 +190,13 @@ class Dispatcher:
         )
 
     def config(self) -> Config:
-        """The dispatcher as a config: its kernels, a hash of the whole record, then its rule as parameters."""
+        """Return the dispatcher as a config whose parameters are its kernels, a hash of the record, and its rule."""
         kernels = {kernel.name: str(kernel.config) for kernel in self.all_kernels}
         hashed = {"hash": hashlib.sha256(self.to_json().encode()).hexdigest()}
         return Config.of(FAMILY, {**kernels, **hashed, **_params(self.rule)})
 
     def to_json(self) -> str:
-        """The record as JSON, the same for the same record."""
+        """Return the record as JSON; equal dispatchers have equal JSON."""
         content = {
             "properties": [
                 {"name": item.name, "text": item.text, "least": item.least, "most": item.most, "power": item.power}
@@ -208,7 +211,7 @@ class Dispatcher:
 
     @classmethod
     def from_json(cls, text: str) -> Dispatcher:
-        """Read the record that `to_json` wrote. Raises StudyError for anything else."""
+        """Read a record that `to_json` wrote. Raises StudyError for any other text."""
         try:
             content = json.loads(text)
             return cls(
@@ -223,8 +226,9 @@ class Dispatcher:
 
 
 def expected_relative_times(similar: Ints, known: Ints) -> Ints:
-    """[layers, kernels]; the mean of relative times [known, kernels], weighted by the similarity of
-    each known layer.
+    """Average the relative times [known, kernels], weighted by the similarity to each known layer.
+
+    Returns [layers, kernels].
     """
     mean: Ints = similar @ known // similar.sum(axis=1, keepdims=True)
     return mean
@@ -233,7 +237,7 @@ def expected_relative_times(similar: Ints, known: Ints) -> Ints:
 def rule_of(params: Mapping[str, Value]) -> Rule:
     """Parse a rule from parameters: `kernels`, or `property`, `threshold`, `below_kernels` and `above_kernels`.
 
-    Raises StudyError for anything else.
+    Raises StudyError for other parameters.
     """
     match params:
         case {"kernels": str(kernels)}:
@@ -251,7 +255,7 @@ def rule_of(params: Mapping[str, Value]) -> Rule:
 
 
 def ends(rule: Rule) -> tuple[str, ...]:
-    """The kernels that a rule tries first, the lower side first."""
+    """Return the kernels that a rule tries first, starting with the kernel below the threshold."""
     return (rule.below, rule.above) if isinstance(rule, Split) else (rule,)
 
 
@@ -266,14 +270,14 @@ _Json = dict[str, object]
 
 
 def _symbol(name: object) -> str:
-    """A name that can be used in C++ unchanged. Raises ValueError for any other."""
+    """Return a name that is valid in C++. Raises ValueError for any other value."""
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
         raise ValueError(f"{name!r}: expected a name of letters, digits and _")
     return name
 
 
 def _numbers(values: Sequence[object]) -> tuple[int, ...]:
-    """Integers, which can be used in C++ unchanged. Raises TypeError for others."""
+    """Return integers that are valid in C++. Raises TypeError for other values."""
     numbers = tuple(value for value in values if type(value) is int)
     if len(numbers) != len(values):
         raise TypeError(f"{values!r}: expected whole numbers")

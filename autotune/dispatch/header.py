@@ -1,4 +1,4 @@
-"""dispatch -> render: the C++ header of a dispatcher, from `templates/dispatch.cu.j2`."""
+"""dispatch -> render: write a dispatcher as a C++ header, from `templates/dispatch.cu.j2`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from autotune.resources import shipped
 from autotune.toml_table import read_toml
 
 ENTRY = "dispatch_choices"
-"""The kernel of a test program: (table, choices, count), one thread per layer."""
+"""The kernel of a test program, with the arguments (table, choices, count) and one thread per layer."""
 _HEADER = re.compile(r"\s*/\*#\s*dispatch\b(.*?)#\*/", re.DOTALL)
 _KEYS = {"summary", "properties", "params"}
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyTemplate:
-    """A property that the template declares."""
+    """A property that `dispatch.cu.j2` declares."""
 
     name: str
     text: str
     reach: int
-    """how far beyond its layers a rule is trusted, as a factor"""
+    """how far beyond the range of its layers a rule is trusted, as a factor"""
     power: int
-    """how fast similarity decreases with it"""
+    """how fast similarity decreases as the property differs"""
     doc: str
 
     @property
@@ -56,7 +56,7 @@ class PropertyTemplate:
         return Property(self.name, self.text, power=self.power)
 
     def around(self, values: Sequence[int]) -> Property:
-        """The property with the range in which a rule made from layers of these values is trusted."""
+        """Return the property with the range in which a rule is trusted, given the values of the rule's layers."""
         return Property(self.name, self.text, min(values) // self.reach, max(values) * self.reach, self.power)
 
 
@@ -67,22 +67,22 @@ class DispatchTemplate:
     path: Path
     text: str
     header: str
-    """its TOML header"""
+    """the TOML header of the file"""
     properties: tuple[PropertyTemplate, ...]
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the file."""
+        """SHA-256 of the file's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @cached_property
     def body(self) -> Body:
-        """The file compiled by Jinja."""
+        """The file as a compiled Jinja template."""
         return environment().from_string(self.text)
 
 
 def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
-    """Load the shipped template, or another. Raises TemplateError naming the dotted key."""
+    """Load the shipped template or another one. Raises TemplateError that names the dotted key of an error."""
     path = path or shipped("templates") / f"{FAMILY}{SUFFIX}"
     text = path.read_text(encoding="utf-8")
     match = _HEADER.match(text)
@@ -113,9 +113,10 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
 
 
 def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, checked: bool = False) -> str:
-    """The text of a dispatcher's header; with `checked` it includes the kernel that returns choices on a device.
+    """Render the C++ header of a dispatcher.
 
-    Raises TemplateError for a kernel whose conditions cannot be written in C++.
+    With `checked`, the header includes the kernel that returns choices on a device. Raises TemplateError for a kernel
+    whose conditions cannot be written in C++.
     """
     docs = {item.name: item.doc for item in template.properties}
     return template.body.render(
@@ -142,12 +143,12 @@ def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, check
 
 
 def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Program:
-    """A program that returns the choices of the compiled dispatcher."""
+    """Render a program that runs the compiled dispatcher on a device and returns its choices."""
     return Program(render_dispatch(template, dispatcher, checked=True), (ENTRY,))
 
 
 def table_row(problem: Problem) -> tuple[int, ...]:
-    """A problem as the integers that the test program takes: its sizes, then its words as positions."""
+    """Return a problem as the integers that the test program reads: its sizes, then the positions of its words."""
     names = problem.names()
     sizes = (int(names[size.name]) for size in operation(CONV2D).sizes)
     return (*sizes, *(words.index(str(names[name])) for name, words in operation(CONV2D).words.items()))
@@ -181,7 +182,7 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """The ends of the rule, and the end of layers outside the range in which it is trusted."""
+    """Return the ends of the rule, and the end for layers outside the range in which the rule is trusted."""
     inside = [
         {"words": words, "function": f"end_{number}", "kernels": [first] if first else []}
         for number, (words, first) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)

@@ -1,11 +1,10 @@
-"""store -> dispatch: the time of each layer with each kernel (the matrix), and the few that are worth keeping (the
-portfolio).
+"""store -> dispatch: the time of each layer with each kernel (the matrix), and the kernels to keep (the portfolio).
 
 A matrix has a row for each layer and a column for each config that is among the best few of some layer. Interpolated
-layers follow the study's layers; no network runs them, and they contribute no config. A portfolio is chosen from the
-columns greedily: each config is the one that reduces regret most. Regret is the time lost relative to the layer's own
-best kernel, as a fraction of it, weighted by how often the network runs the layer. It is negative if another layer's
-kernel is faster than the layer's own best.
+layers follow the study's layers. No network runs an interpolated layer, and it contributes no config. The configs of a
+portfolio are chosen from the columns one by one: each is the config that reduces regret most. Regret is the time lost
+relative to the layer's own best kernel, as a fraction of that kernel's time, weighted by how often the network runs the
+layer. Regret is negative if another layer's kernel is faster than the layer's own best.
 """
 
 from __future__ import annotations
@@ -32,57 +31,60 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 FEW = 4
-"""The number of a layer's fastest configs that are tried on other layers."""
+"""Number of a layer's fastest configs that are tried on other layers."""
 WIDE = 4
-"""The number of a layer's configs to try that support the most layers, among those close to its best."""
+"""Number of a layer's nearly fastest configs that are tried because they support the most layers."""
 NEAR = 1.15
-"""The largest ratio of such a config's time to its layer's best time."""
+"""A config is nearly fastest if its time is at most this multiple of the layer's best time."""
 LEAST_REGRET, MOST_REGRET = -0.4, 3.0
-"""Bounds of regret when configs are compared: a larger one disqualifies a kernel, a smaller one is
-a measurement error.
+"""Bounds of regret when configs are compared.
+
+A larger regret disqualifies a kernel; a smaller regret is taken for a measurement error.
 """
 PRIOR = 0.4
-"""Expected log regret of a config about which nothing is known."""
+"""Expected log regret of a config without any measurement."""
 PRIOR_WEIGHT = 0.05
-"""The weight of that prior, relative to a layer's own measurement."""
+"""Weight of the prior, relative to a layer's own measurement."""
 LIKE_WEIGHT = 0.3
-"""The weight of an estimate from similar configs; smaller, because a measurement is more reliable."""
+"""Weight of an estimate from similar configs; it is below 1 because a measurement is more reliable."""
 IDLING = 0.5
-"""The power of its padded outputs with which a kernel's time grows: if half of the device idles, the other half runs
-faster. For the kernels of `dispatch-40` on an H200 it is 0.6.
+"""A kernel's time grows with this power of its padded outputs.
+
+The power is below 1 because the rest of the device runs faster if half of it idles. For the kernels of `dispatch-40` on
+an H200 it is 0.6.
 """
 NOTHING_FITS = 10.0
-"""Regret of a layer that no kernel supports: it remains to be tuned."""
+"""Regret of a layer that no kernel supports and that remains to be tuned."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Layers by configs."""
+    """The times of layers with configs."""
 
     layers: tuple[Layer, ...]
     configs: tuple[Config, ...]
     times_us: Floats
     """[layers, configs]; infinite if a config does not support a layer or fails on it"""
     failed: Bools
-    """[layers, configs]; whether a config supports a layer by its predicate but is not correct"""
+    """[layers, configs]; whether the config supports the layer by its predicate but is not correct"""
     padded_outputs: Ints
-    """[layers, configs]; outputs that the device could compute in a launch's time; 0 if a config does not support the
+    """[layers, configs]; outputs that the device could compute in a launch's time; 0 if the config does not support the
     layer
     """
     best_us: Floats
-    """[layers]; time of the layer's own best kernel"""
+    """[layers]; time of the layer's own best kernel in microseconds"""
     top_configs: tuple[tuple[int, ...], ...]
-    """each study layer's best few configs, best first; interpolated layers have none"""
+    """the best few configs of each study layer, best first; interpolated layers have none"""
     default: int
-    """position of the safe default among the configs"""
+    """position of the safe default in `configs`"""
     values: Ints
-    """[layers, properties]; similarity is computed from them, and thresholds may test them"""
+    """[layers, properties]; thresholds may test them, and similarity is computed from them"""
     config_similarity: Floats
-    """[configs, configs]; 1 for the same config, less for different configs of a family, 0 for other families"""
+    """[configs, configs]; 1 for the same config, less for different configs of a family, 0 for different families"""
     layer_similarity: Floats
-    """[layers, layers]; 1 for the same layer, less for less similar ones"""
+    """[layers, layers]; 1 for the same layer, less for layers that are less similar"""
     techniques: Mapping[str, int] = field(default_factory=dict)
-    """the config of each technique that the study's rules name"""
+    """the config of each technique that the study's rules name, as a position in `configs`"""
 
     @property
     def weights(self) -> Floats:
@@ -91,7 +93,7 @@ class Matrix:
 
     @property
     def regrets(self) -> Floats:
-        """[layers, configs]; infinite if a config does not support a layer."""
+        """[layers, configs]; regret as a fraction of the best time; infinite if a config does not support a layer."""
         regrets: Floats = self.times_us / self.best_us[:, None] - 1
         return regrets
 
@@ -104,9 +106,9 @@ class Matrix:
 
 
 def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
-    """The candidate configs for these layers: their own best few, without configs that fail on any of the layers.
+    """Return the candidate configs for these layers: their best few, without configs that fail on one of the layers.
 
-    Configs that only other layers contribute are excluded, so that nothing is learned from a layer that is left out.
+    Configs that only other layers contribute are excluded, so that a layer that is left out has no influence.
     """
     own_rows = [row for row in rows if row < len(matrix.top_configs)]
     suggested = sorted({config for row in own_rows for config in matrix.top_configs[row]} - {matrix.default})
@@ -114,17 +116,18 @@ def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
 
 
 def measured(matrix: Matrix) -> Floats:
-    """[layers, configs]; log regrets, 0 where a config may not serve a layer."""
+    """Return log regrets [layers, configs]; 0 where a config does not support a layer."""
     regrets = np.where(np.isfinite(matrix.regrets), matrix.regrets, 0.0)
     logs: Floats = np.log1p(np.clip(regrets, LEAST_REGRET, MOST_REGRET))
     return logs
 
 
 def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
-    """[rows, of]; expected log regrets of configs if no part of the device idles, PRIOR if little is known.
+    """Return the expected log regrets [rows, of] of configs if no part of the device idles.
 
-    Each is a weighted mean: of the config's measurements, with the weights `own` [rows, layers], and of the
-    measurements of similar configs among `by`, with the weights `near` [rows, layers] and less influence.
+    Each expectation is a weighted mean of two parts. The first part is the config's measurements, with the weights
+    `own` [rows, layers]. The second part, which has less influence, is the measurements of similar configs among `by`,
+    with the weights `near` [rows, layers]. The result is near PRIOR if little is known.
     """
     serves = np.isfinite(matrix.regrets).astype(np.float64)
     logs = serves * (measured(matrix) - matrix.idling)
@@ -136,18 +139,18 @@ def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: S
 
 
 def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
-    """[rows, layers]; the similarity of these layers to each other, 0 to all other layers."""
+    """Return the similarity of these layers to each other [rows, layers]; 0 to all other layers."""
     weights = np.zeros((len(rows), len(matrix.layers)))
     weights[:, list(rows)] = matrix.layer_similarity[np.ix_(list(rows), list(rows))]
     return weights
 
 
 def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """[rows, configs]; log regrets halfway between measured and expected; infinite if the config does not support the
-    layer.
+    """Return log regrets [rows, configs] halfway between measured and expected regrets.
 
-    The expectation uses the other layers, weighted by similarity, similar configs, and the idle part of the device. A
-    layer's own measurement alone says little about unseen layers.
+    The value is infinite if the config does not support the layer. The expected regret is computed from the other
+    layers, weighted by similarity, from similar configs, and from the idle part of the device. A layer's own
+    measurement says little about unseen layers.
     """
     cells = np.ix_(list(rows), list(configs))
     of_others = near(matrix, rows) * (1 - np.eye(len(matrix.layers)))[list(rows)]
@@ -159,10 +162,10 @@ def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floa
 
 
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
-    """The portfolio: at most this many configs, without the default, in the order in which they were chosen.
+    """Choose a portfolio: at most `most` configs, without the default, in the order in which they were chosen.
 
-    Each is the config that reduces the weighted regret of the layers most, given those chosen before. Regrets count by
-    their logarithm, so that no single layer decides.
+    Each config is the one that reduces the weighted regret of the layers most, given the configs chosen before. Regrets
+    count by their logarithm, so that no single layer decides.
     """
     eligible = suggested_configs(matrix, rows)
     if not eligible:
@@ -182,15 +185,16 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
 
 
 def served(matrix: Matrix, order: Sequence[int]) -> Ints:
-    """[layers]; the first of these configs that supports each layer, or -1."""
+    """Return the first of these configs that supports each layer [layers]; -1 if none does."""
     fits = np.isfinite(matrix.times_us[:, list(order)])
     configs: Ints = np.where(fits.any(axis=1), np.array(order)[np.argmax(fits, axis=1)], -1)
     return configs
 
 
 def lost_us(matrix: Matrix, configs: Ints) -> Floats:
-    """[layers]; weighted microseconds lost relative to each layer's best, with the chosen configs; -1 in them means
-    none.
+    """Return the weighted microseconds lost relative to each layer's best [layers], with the given configs.
+
+    -1 in `configs` means that the layer has no kernel.
     """
     rows = np.arange(len(matrix.layers))
     times = np.where(configs < 0, np.inf, matrix.times_us[rows, np.maximum(configs, 0)])
@@ -200,12 +204,12 @@ def lost_us(matrix: Matrix, configs: Ints) -> Floats:
 
 
 def default_config(template: KernelTemplate) -> Config:
-    """The first value of every parameter."""
+    """Return the config with the first value of every parameter."""
     return Config(template.name, tuple((param.name, param.values[0]) for param in template.params))
 
 
 def tuned_rows(run: Run, layers: Sequence[Layer]) -> list[Row]:
-    """The stored times of a study's layers. Raises StoreError if one has no correct kernel on this device."""
+    """Read the stored times of a study's layers. Raises StoreError if a layer has no correct kernel on this device."""
     rows = [read_row(run, layer) for layer in layers]
     for row in rows:
         if not row.own:
@@ -227,10 +231,10 @@ def build_matrix(
     interpolated: Sequence[Layer] = (),
     named: Mapping[str, Config] = MappingProxyType({}),
 ) -> tuple[Matrix, int]:
-    """The matrix of a study's layers and the layers interpolated between them, and the number of cells measured now.
+    """Build the matrix of the study's layers and the interpolated layers; also return the number of cells measured now.
 
-    The matrix includes the `named` configs. Held-out layers contribute no config, and interpolated layers that no
-    kernel supports are dropped. A stopped run returns the cells it has.
+    The matrix includes the `named` configs. Held-out layers contribute no config. Interpolated layers that no kernel
+    supports are dropped. If the run is stopped, the cells measured so far are returned.
     """
     rows = [*tuned, *(replace(read_row(run, layer), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])
@@ -283,16 +287,17 @@ def build_matrix(
 
 
 def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
-    """A layer's fastest few configs, and the few that support the most layers among those that are nearly as fast."""
+    """Return a layer's fastest few configs, and the nearly fastest configs that support the most layers."""
     near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
     wide = sorted(near, key=lambda config: -serves(config))  # stable: the faster one of equals
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 
 
 def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
-    """For each technique that the study's rules name, the config that supports the most layers, the fastest of equals.
+    """Find the config of each technique that the study's rules name.
 
-    Raises StudyError for a technique without a correct trial.
+    It is the config that supports the most layers; among equals, the fastest. Raises StudyError for a technique without
+    a correct trial.
     """
     used = {side for rule in study.rules for side in (rule.below, rule.above)}
     configs: dict[str, Config] = {}

@@ -1,7 +1,7 @@
-"""matrix -> dispatch: plans built from some of a matrix's layers, and their regret on each layer.
+"""matrix -> dispatch: build plans from some of a matrix's layers, and compute their regret on each layer.
 
-Regret is measured on layers that the plan has not seen. Each layer is left out once, with the kernels that only it
-contributes, and the plan is built again from the others.
+Regret is measured on layers that the plan has not seen. Each layer is left out once, with the kernels that only this
+layer contributes, and the plan is built again from the other layers.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from autotune.problem import Layer, Problem
 from autotune.trial import Config
 
 EVIDENCE = 3
-"""The minimum number of left-out layers from which a plan may conclude that the default comes first."""
+"""The minimum number of left-out layers that can show that the default should come first."""
 UNIT = 1000
-"""Relative time, before squaring, of a kernel as fast as a layer's best."""
+"""Relative time, before squaring, of a kernel that is as fast as a layer's best kernel."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dispatcher for the layers of a matrix, as positions in it."""
+    """A dispatcher for the layers of a matrix, in terms of positions in the matrix."""
 
     kernels: tuple[int, ...]
-    """configs"""
+    """positions of the configs in the portfolio"""
     names: tuple[str, ...]
-    """names of the kernels, then DEFAULT"""
+    """names of the kernels, followed by DEFAULT"""
     properties: tuple[Property, ...]
     rule: Rule
     known: tuple[int, ...]
-    """the known layers: those it was built from, and those interpolated between them"""
+    """the known layers: the layers that the plan was built from, and the layers interpolated between them"""
     relative_times: tuple[tuple[int, ...], ...]
-    """relative times of each kernel, then of the default, on each known layer"""
+    """relative times of each kernel, followed by the default, on each known layer"""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,15 @@ class Making:
 
     properties: tuple[PropertyTemplate, ...]
     kernels: int
-    """maximum number in the portfolio, without the default"""
+    """maximum number of chosen kernels, without the default"""
     wanted: tuple[int, ...] = ()
     """configs that are always in the portfolio"""
 
 
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
-    """Build a plan from some layers and those interpolated between them, without configs that only other layers
-    contribute.
+    """Build a plan from some layers and the layers interpolated between them.
+
+    Configs that only other layers contribute are not considered.
     """
     known = with_interpolated(matrix, rows)
     kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
@@ -91,26 +92,29 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """[rows, configs]; expected log regrets on some layers, from their own times and the times of similar configs."""
+    """Return expected log regrets [rows, configs] on some layers, from their times and the times of similar configs."""
     own = np.eye(len(matrix.layers))[list(rows)]
     by = sorted({*suggested_configs(matrix, rows), *configs})
     return expected(matrix, own, near(matrix, rows), by, configs)
 
 
 def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
-    """Some of a study's layers, and the interpolated layers between them."""
+    """Return some of a study's layers, followed by the interpolated layers between them."""
     known = {layer.problem for layer in interpolated_layers([matrix.layers[row] for row in rows])}
     beyond = range(len(matrix.top_configs), len(matrix.layers))
     return [*rows, *(row for row in beyond if matrix.layers[row].problem in known)]
 
 
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
-    """Weighted difference in microseconds within which two rules count as equal: the noise of a sum over layers."""
+    """Return the weighted difference in microseconds within which two rules count as equal.
+
+    It is the noise of a sum over the layers; `noise` is a fraction.
+    """
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
 
 def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
-    """A name for each kernel: its family and a number."""
+    """Name each kernel by its family and a number."""
     seen: Counter[str] = Counter()
     names = []
     for config in configs:
@@ -120,7 +124,7 @@ def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, plan: Plan) -> Costs:
-    """The costs of rules for a plan's kernels on the layers that it knows."""
+    """Compute the costs of rules for a plan's kernels on the layers that the plan knows."""
     here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
     return Costs(
@@ -134,7 +138,10 @@ def costs_of(matrix: Matrix, plan: Plan) -> Costs:
 
 
 def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
-    """[rows, kernels]; relative time times padded outputs of the plan's kernels, then of the default."""
+    """Return expected times [rows, kernels] of the plan's kernels, then of the default.
+
+    An expected time is the relative time times the padded outputs.
+    """
     powers = [item.power for item in plan.properties]
     similar = property_similarity(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
     outputs = matrix.padded_outputs[np.ix_(list(rows), [*plan.kernels, matrix.default])]
@@ -143,7 +150,7 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
-    """Which of some layers are outside the range in which the plan's rule is trusted."""
+    """Return, for each of some layers, whether it is outside the range in which the plan's rule is trusted."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
     outside: Bools = np.any((values < least) | (values > most), axis=1)
@@ -151,7 +158,7 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
 
 
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
-    """The kernel to try first on each of some layers; the default outside the range in which the rule is trusted."""
+    """Return the kernel to try first on each of some layers; the default where the rule is not trusted."""
     names = [item.name for item in plan.properties]
     ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
@@ -163,7 +170,7 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """The config that the plan chooses for each of some layers; -1 if none supports the layer."""
+    """Return the config that the plan chooses for each of some layers; -1 if no kernel supports the layer."""
     columns = (*plan.kernels, matrix.default)
     fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
     configs = []
@@ -174,24 +181,27 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
-    """For each layer, the config that a plan of all other layers chooses for it; -1 if none supports it."""
+    """Return, for each layer, the config that a plan of all other layers chooses; -1 if none supports the layer."""
     return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
 
 
 def others(rows: Sequence[int], row: int) -> list[int]:
-    """All rows but one."""
+    """Return all rows but one."""
     return [other for other in rows if other != row]
 
 
 def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
-    """The single config that loses the least over some layers, with the default on layers that it does not support."""
+    """Return the config that loses the least over some layers, with the default on layers that it does not support."""
     eligible = (*suggested_configs(matrix, rows), matrix.default)
     losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in eligible]
     return eligible[int(np.argmin(losses))]
 
 
 def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
-    """The best config of the most similar layer whose config supports this one, else the default."""
+    """Return the best config of the most similar layer whose config supports this layer.
+
+    If there is none, returns the default, or -1 if the default does not support this layer either.
+    """
     problem = matrix.layers[row].problem
     for other in sorted(rows, key=lambda other: layer_distance(matrix.layers[other].problem, problem)):
         for config in matrix.top_configs[other]:
@@ -201,7 +211,7 @@ def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
 
 
 def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out_configs: Sequence[int]) -> Plan:
-    """The plan with the default first, if left-out layers lost more with the rule than with the default."""
+    """Put the default first if left-out layers lost more time with the rule than with the default."""
     serving = np.full(len(matrix.layers), -1, dtype=np.int64)
     serving[list(rows)] = left_out_configs
     lost = lost_us(matrix, serving)[list(rows)].sum()
@@ -210,7 +220,7 @@ def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:
-    """The time of each of some layers with a config, in microseconds; None if it does not support the layer."""
+    """Return the time of each layer with its config, in microseconds; None if the config does not support the layer."""
     return tuple(
         None if config < 0 or not np.isfinite(matrix.times_us[row, config]) else float(matrix.times_us[row, config])
         for row, config in zip(rows, configs, strict=True)
@@ -218,17 +228,17 @@ def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tup
 
 
 def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Floats:
-    """The time lost, as a fraction of the best time; infinite if no kernel supports the layer."""
+    """Return the time lost as a fraction of the best time; infinite if no kernel supports the layer."""
     return np.array(
         [np.inf if time_us is None else time_us / best - 1 for time_us, best in zip(times_us, best_us, strict=True)]
     )
 
 
 def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
-    """Each shape at the geometric mean of every two neighbouring batch sizes.
+    """Return each shape at the geometric mean of every two neighbouring batch sizes.
 
-    The study's own layers are left out, and so are the named ones. The count of an interpolated layer is the mean of
-    its shape's counts.
+    Layers in `layers` and in `but` are left out. The count of an interpolated layer is the geometric mean of the counts
+    of its shape.
     """
     batches = sorted({layer.problem.runtime_size for layer in layers})
     middles = [round(geometric_mean(pair)) for pair in pairwise(batches)]

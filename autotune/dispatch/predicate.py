@@ -1,7 +1,7 @@
-"""space -> dispatch: the conditions under which one config supports a problem, without its family or a device.
+"""space -> dispatch: the conditions under which a config supports a problem, independent of its family and device.
 
-They are the conditions of a search space, in the same order: what the family supports, its constraints, and the
-device's limits. Parameters and device limits are constants in them, so the problem is the only variable.
+The conditions are those of a search space, in the same order: what the family supports, the family's constraints, and
+the device's limits. Parameters and device limits become constants, so that the problem is the only variable.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from autotune.trial import Config, Value
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A derived value; or, without a name, a condition that the problem must meet, or the value of the last step."""
+    """A derived value, if it has a name; otherwise a condition that the problem must meet, or a final value."""
 
     text: str
     """an expression over the problem and the earlier derived values"""
     name: str = ""
-    """name of a derived value"""
+    """the name of the derived value"""
     reason: str = ""
-    """the reason to refuse a problem that breaks the condition"""
+    """the reason for refusing a problem that breaks the condition"""
 
 
 def _all_busy() -> tuple[Step, ...]:
-    """The padded outputs of a kernel that keeps the whole device busy."""
+    """Return the padded outputs of a kernel that keeps the whole device busy."""
     return (Step(operation(CONV2D).outputs),)
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """Whether a config supports a problem, and how much of the device idles if it does."""
+    """The conditions under which a config supports a problem, and how much of the device then idles."""
 
     steps: tuple[Step, ...]
     padded_outputs: tuple[Step, ...] = field(default_factory=_all_busy)
-    """derived values, and last the padded outputs: the outputs that the device could compute in the launch's time"""
+    """derived values, followed by the padded outputs: the outputs that the device could compute in the launch's time"""
 
     def holds(self, problem: Problem) -> bool:
         """Whether the problem meets every condition."""
         return self.refusal(problem) is None
 
     def refusal(self, problem: Problem) -> str | None:
-        """The reason of the first condition that the problem breaks."""
+        """Return the reason of the first condition that the problem breaks; None if there is none."""
         names: dict[str, Value] = {**problem.names()}
         for step, bound in self._bound:
             value = bound.value(names)
@@ -58,7 +58,7 @@ class Predicate:
         return None
 
     def padded_outputs_for(self, problem: Problem) -> int:
-        """The padded outputs of a problem that meets every condition."""
+        """Return the padded outputs of a problem that meets every condition."""
         names: dict[str, Value] = {**problem.names()}
         *derived, (_, last) = self._bound_padded_outputs
         for step, bound in derived:
@@ -79,7 +79,7 @@ def _bind(steps: tuple[Step, ...]) -> tuple[tuple[Step, Bound], ...]:
 
 
 def predicate(bound: BoundTemplate, config: Config) -> Predicate:
-    """The predicate of a family's config on a device; the problem that the family is bound to does not matter.
+    """Derive the predicate of a family's config on a device. The problem in `bound` does not matter.
 
     Raises TemplateError for a header whose conditions cannot be written in C++.
     """
@@ -117,7 +117,7 @@ def predicate(bound: BoundTemplate, config: Config) -> Predicate:
 
 
 def _used(steps: list[Step]) -> tuple[Step, ...]:
-    """The steps without unused derived values."""
+    """Remove derived values that no step uses."""
     needed: set[str] = set()
     kept: list[Step] = []
     for step in reversed(steps):
@@ -128,7 +128,7 @@ def _used(steps: list[Step]) -> tuple[Step, ...]:
 
 
 def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
-    """The steps with their expressions as C++. Raises TemplateError for expressions that C++ does not have."""
+    """Return each step with its expression in C++. Raises TemplateError for an expression that C++ cannot express."""
     natural: set[str] = set()
     texts = []
     for step in steps:

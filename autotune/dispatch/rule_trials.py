@@ -1,7 +1,7 @@
-"""matrix -> dispatch: try rules, each as a trial of the set of layers: compile, run for every layer's choice, store.
+"""matrix -> dispatch: try rules, each as a trial of the set of layers: compile it, run its choices, and store it.
 
-The kernels that a rule chooses were verified and timed on the layers as trials of their own, so a rule's time is the
-sum of these times, weighted by count.
+The kernels that a rule chooses were verified and timed on the layers in other trials. The time of a rule is therefore
+the sum of these times, weighted by count.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EXACT = "exact"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A rule that was tried, and its result."""
+    """A rule that was tried, with the result."""
 
     rule: Rule
     total_us: float
-    """total over the layers it was built from, weighted by count"""
+    """total time of the layers that the rule was built from, weighted by count"""
     held_out_us: float | None
-    """total over the held-out layers; None if there are none"""
+    """total time of the held-out layers; None if no layer is held out"""
     outcome: Outcome
     reason: str
     number: int
@@ -70,7 +70,7 @@ class RuleTrials:
         self.compiles = isinstance(run.evaluator, Chooser)
 
     def dispatcher(self, rule: Rule) -> Dispatcher:
-        """The record of a rule."""
+        """Return the dispatcher with a rule."""
         known = tuple(map(tuple, self.matrix.values[list(self.plan.known)].tolist()))
         return Dispatcher(self.plan.properties, self.kernels[:-1], self.kernels[-1], rule, known)
 
@@ -82,9 +82,9 @@ class RuleTrials:
         return [self._try(rule, by, binary) for (rule, by), binary in zip(rules.items(), binaries, strict=True)]
 
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
-        """The simplest correct rule that loses at most `within_us` relative to the best one.
+        """Return the simplest correct rule that loses at most `within_us` relative to the best rule.
 
-        If the plan puts the default first, its own rule is used, because the others are better only on the layers that
+        If the plan puts the default first, its own rule is used, because other rules are better only on the layers that
         they were built from. Raises StudyError if no rule is correct.
         """
         correct = {one.rule: one for one in tried if one.outcome == Outcome.CORRECT}
@@ -97,7 +97,7 @@ class RuleTrials:
         return correct[simplest(self.costs, eligible, within_us)]
 
     def _kernels(self) -> tuple[PortfolioKernel, ...]:
-        """The plan's kernels and the default, each with its predicate."""
+        """Return the plan's kernels and the default, each with its predicate."""
         problems = [self.matrix.layers[row].problem for row in self.rows]
         columns = (*self.plan.kernels, self.matrix.default)
         return tuple(
@@ -106,14 +106,14 @@ class RuleTrials:
         )
 
     def _compiled(self, rule: Rule) -> Future[Binary] | None:
-        """Start compiling a rule; None if its trial is known, or if nothing is compiled on this device."""
+        """Start compiling a rule; None if the rule's trial is known, or if this device compiles nothing."""
         dispatcher, evaluator = self.dispatcher(rule), self.run_of.evaluator
         if not isinstance(evaluator, Chooser) or dispatcher.config() in self.known:
             return None
         return evaluator.build(dispatch_program(self.template, dispatcher))
 
     def _try(self, rule: Rule, proposed_by: str, binary: Future[Binary] | None) -> Tried:
-        """A rule's trial: the stored one, or else a new one that is verified and stored."""
+        """Return the stored trial of a rule, or verify the rule and store a new trial."""
         config = self.dispatcher(rule).config()
         total_us = self._total_us(rule, self.rows)
         trial = self.known.get(config)
@@ -133,10 +133,10 @@ class RuleTrials:
         return Tried(rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, proposed_by)
 
     def _verify(self, rule: Rule, binary: Future[Binary] | None) -> None:
-        """Compare a dispatcher's choices, and those of its compiled form, with the verified trials of each layer.
+        """Compare a dispatcher's choices, and those of the compiled dispatcher, with the verified trials of each layer.
 
-        Raises Rejected: `unverified` for a choice that is not correct on its layer, `wrong_choice`, or the compiler's
-        reason.
+        Raises Rejected with the reason `unverified` for a kernel that was not verified on its layer, `wrong_choice`, or
+        the compiler's reason.
         """
         dispatcher, layers = self.dispatcher(rule), [self.matrix.layers[row] for row in self.rows]
         kernels = [dispatcher.choose(layer.problem).kernel for layer in layers]
@@ -152,7 +152,7 @@ class RuleTrials:
             _check_choices(self.run_of, dispatcher, binary.result(), layers)
 
     def _total_us(self, rule: Rule, rows: Sequence[int]) -> float:
-        """The total time of some layers with a rule's kernels, in microseconds, weighted by count."""
+        """Return the total time of some layers with a rule's kernels, in microseconds, weighted by count."""
         here = list(rows)
         serving = np.full(len(self.matrix.layers), -1, dtype=np.int64)
         serving[here] = chosen(self.matrix, here, replace(self.plan, rule=rule))
@@ -160,7 +160,7 @@ class RuleTrials:
 
 
 def _portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: Config) -> PortfolioKernel:
-    """A kernel of a dispatcher for some problems, with its predicate."""
+    """Make a kernel of a dispatcher, with a predicate for problems such as these."""
     study = run.study
     classes = {problem.dtype: study.admitted(problem) for problem in problems}
     admitted = classes.pop(problems[0].dtype)
@@ -170,7 +170,7 @@ def _portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: 
 
 
 def _check_choices(run: Run, dispatcher: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
-    """Compare the choices of a compiled dispatcher for some layers with its rule. Raises Rejected: `wrong_choice`."""
+    """Compare a compiled dispatcher's choices for some layers with the rule. Raises Rejected: `wrong_choice`."""
     evaluator = run.evaluator
     assert isinstance(evaluator, Chooser)  # noqa: S101 - it compiled the dispatcher
     table = tuple(table_row(layer.problem) for layer in layers)

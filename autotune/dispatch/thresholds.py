@@ -1,7 +1,7 @@
 """matrix -> dispatch: the time that a rule loses over a set of layers, and the best threshold between kernels.
 
 The loss is time, weighted by count. It is not the number of layers that do not get their best kernel, so a threshold
-between two equally fast kernels does not move.
+between two equally fast kernels has no effect.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ class Costs:
     support the layer
     """
     nothing_us: Floats
-    """[layers]; the same without any kernel"""
+    """[layers]; weighted loss without any kernel"""
     times: Ints
-    """[layers, kernels]; the measure that orders kernels: relative time times padded outputs"""
+    """[layers, kernels]; expected time, by which kernels are ordered: relative time times padded outputs"""
 
     def of(self, rule: Rule) -> float:
-        """The weighted loss of a rule in microseconds."""
+        """Return the weighted loss of a rule in microseconds."""
         if isinstance(rule, str):
             return float(self.lost_by(rule).sum())
         below = self.below(rule.property, rule.threshold)
         return float(np.where(below, self.lost_by(rule.below), self.lost_by(rule.above)).sum())
 
     def lost_by(self, first: str) -> Floats:
-        """[layers]; the weighted loss in microseconds if the same kernel is tried first on all."""
+        """Return the weighted loss in microseconds [layers] if the same kernel is tried first on all layers."""
         serving = serving_kernels(first, self.kernels, np.isfinite(self.lost_us), self.times)
         lost_us: Floats = np.where(serving < 0, self.nothing_us, self.lost_us[np.arange(len(serving)), serving])
         return lost_us
 
     def below(self, name: str, threshold: int) -> Bools:
-        """[layers]; whether each layer is below a threshold."""
+        """Return whether each layer is below a threshold [layers]."""
         below: Bools = self.values[:, self.properties.index(name)] < threshold
         return below
 
 
 def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[tuple[str, int]]:
-    """Every threshold that separates two neighbouring layers, by their values [layers, properties]."""
+    """Yield every threshold that separates two neighbouring layers, given their values [layers, properties]."""
     for position, name in enumerate(properties):
         for low, high in pairwise(np.unique(values[:, position]).tolist()):
             yield name, between(low, high)
 
 
 def serving_kernels(first: str, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
-    """[layers]; the position of the kernel that serves each layer if `first` is tried first; -1: none supports it.
+    """Return the position of the kernel that serves each layer if `first` is tried first [layers]; -1 if none does.
 
-    `fits` and `times` are [layers, kernels]. For measured layers this is what `Dispatcher.choose` returns.
+    `fits` and `times` are [layers, kernels]. For measured layers, `Dispatcher.choose` chooses the same kernels.
     """
     positions: Ints = np.where(fits.any(axis=1), np.argmin(np.where(fits, times, _LAST), axis=1), -1)
     if first == FASTEST:
@@ -76,14 +76,15 @@ def serving_kernels(first: str, kernels: Sequence[str], fits: Bools, times: Ints
 
 
 def between(low: int, high: int) -> int:
-    """The threshold between two neighbouring values: the middle of their logarithms, above the lower one."""
+    """Return the threshold between two neighbouring values: the middle of their logarithms, above the lower value."""
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
 def best_rule(costs: Costs) -> Rule:
-    """The rule that loses least: the best kernel to try first, or the best threshold between two if that loses less.
+    """Return the rule that loses least: the best kernel to try first, or the best threshold between two kernels.
 
-    A kernel is tried first only if that loses less than FASTEST.
+    A threshold is chosen only if it loses less than a single kernel, and a kernel is tried first only if that loses
+    less than FASTEST.
     """
     options = [FASTEST, *costs.kernels]
     lost = np.stack([costs.lost_by(first) for first in options], axis=1)
@@ -103,8 +104,9 @@ def best_rule(costs: Costs) -> Rule:
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """The rule with the fewest ends and named kernels among the rules that lose at most `within_us`
-    relative to the best.
+    """Return the simplest rule among those that lose at most `within_us` relative to the best rule.
+
+    The simplest rule has the fewest ends and names the fewest kernels.
     """
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]

@@ -1,1 +1,1 @@
-"""The recorded trials of a database: a device that answers with them, and the records that the cost model is fit to."""
+"""The recorded trials of a database: a device that replays them, and the records that the cost model is fitted to."""

@@ -1,4 +1,4 @@
-"""Results databases -> the records that a cost model is fitted to and judged by."""
+"""Results databases -> the records that a cost model is fitted to and evaluated on."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from autotune.store import Store, TrialRow
 from autotune.trial import Config
 
 FOLDS = 10
-"""Number of parts of the layers. Each part is predicted from the records of the others."""
+"""Number of parts that the layers are divided into. Each part is predicted from the records of the other parts."""
 
 Shape = tuple[str, tuple[tuple[str, int], ...]]
-"""An operation and a problem's sizes, except the run-time sizes. Layers of all types and batch sizes share it."""
+"""An operation and a problem's sizes without run-time sizes, which all types and batch sizes of a layer share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +48,19 @@ class LayerRecords:
 
     @property
     def shape(self) -> Shape:
-        """The sizes that results of other types and batch sizes of this layer share."""
+        """The sizes that this layer shares with its other types and batch sizes."""
         return shape_of(self.problem)
 
 
 def shape_of(problem: Problem) -> Shape:
-    """An operation and a problem's sizes, except the run-time sizes."""
+    """Return an operation's name and a problem's sizes, except the run-time sizes."""
     operation = problem.operation
     sizes = ((name, size) for name, size in problem.values.items() if isinstance(size, int))
     return operation.name, tuple(sorted((name, size) for name, size in sizes if name not in operation.runtime))
 
 
 def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]) -> list[LayerRecords]:
-    """The layers of some databases on calibrated GPUs, with the configs that the families still have."""
+    """Read the layers of some databases on calibrated GPUs, with the configs that the families still have."""
     found = []
     for file in files:
         with Store(file, create=False) as store:
@@ -77,7 +77,7 @@ def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]
 def _of_families(
     rows: Sequence[TrialRow], templates: Mapping[str, KernelTemplate], rates: Mapping[str, float]
 ) -> Iterable[FamilyRecords]:
-    """A layer's correct configs, by family."""
+    """Yield a layer's correct configs, by family."""
     layer = (rows[0].problem, rows[0].device.identity)
     for name in dict.fromkeys(row.trial.config.template for row in rows):
         template = templates.get(name)
@@ -102,12 +102,12 @@ def _of_families(
 
 
 def observed_in(records: Iterable[LayerRecords]) -> list[Observed]:
-    """The records in the form that `fit` takes."""
+    """Return the records in the form that `fit` expects."""
     return [family.observed for layer in records for family in layer.families]
 
 
 def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[str, float]) -> CostModel:
-    """A cost model of some records. Raises StudyError if there are none."""
+    """Fit a cost model to some records. Raises StudyError if there are none."""
     weights = fit(observed_in(records))
     devices = {layer.device.name: layer for layer in records}
     rates = {name: dict(layer.rates) for name, layer in devices.items()}
@@ -115,8 +115,10 @@ def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[st
 
 
 def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
-    """Quantiles of the ratio between the time of the config predicted to be fastest and the best time of its layer and
-    accuracy class. The layers of each fold are predicted from the others. Empty if there is only one layer.
+    """Predict the layers of each fold from the other layers, and return quantiles of the ratio of two times.
+
+    The first time is that of the config that is predicted to be fastest. The second is the best time of the same layer
+    and accuracy class. The result is empty if there is only one shape.
     """
     shapes = sorted({layer.shape for layer in records})
     ratios: list[float] = []
@@ -135,7 +137,7 @@ def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
 
 
 def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
-    """For each accuracy class of a layer with several configs."""
+    """Yield this ratio for each accuracy class of a layer with several configs."""
     predicted = np.concatenate(
         [log_times(each.observed.terms, weights.get(each.observed.family, weights[""]))[0] for each in layer.families]
     )

@@ -1,4 +1,4 @@
-"""The trials of a results database, grouped into those whose times can be compared."""
+"""Group the trials of a results database so that times within a group can be compared."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from autotune.store import Store, TrialRow
 from autotune.trial import END_TO_END, Value
 
 REPLAYED = "replay"
-"""The kind of device of trials that were themselves read from a recording."""
+"""The kind of device whose trials were themselves read from a recording."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
 """The fields that trials must share to be compared: layer, device, environment and measurement mode."""
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
-    """The evaluated configs of some problems or of all, oldest first, grouped into comparable ones.
+    """Return the evaluated configs of some problems, or of all problems, grouped by what makes times comparable.
 
-    If a config was evaluated several times, the latest trial counts.
+    The trials of a group are in the order of their ids. If a config was evaluated several times, only the latest trial
+    is included.
     """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
     if problems is None:
@@ -41,13 +42,13 @@ class FamilyTrials:
 
     family: str
     params: Mapping[str, Sequence[Value]]
-    """each parameter's values, as the newest trial's header declares them"""
+    """the values of each parameter, as the header of the newest trial's family declares them"""
     rows: tuple[TrialRow, ...]
-    """the trials that have one of these values of each parameter, oldest first"""
+    """the trials whose parameters all have one of these values, oldest first"""
 
 
 def families_of(store: Store, rows: Sequence[TrialRow]) -> list[FamilyTrials]:
-    """The families of comparable trials, in the order of their first ones."""
+    """Group comparable trials by family, in the order in which the families first occur."""
     of_family: dict[str, list[TrialRow]] = {}
     for row in rows:
         of_family.setdefault(row.trial.config.template, []).append(row)
@@ -60,13 +61,13 @@ def families_of(store: Store, rows: Sequence[TrialRow]) -> list[FamilyTrials]:
 
 
 def _has(row: TrialRow, params: Mapping[str, Sequence[Value]]) -> bool:
-    """Whether a trial has one of these values of each parameter, and no other parameter."""
+    """Whether a trial has exactly these parameters, each with one of its declared values."""
     values = row.trial.config.params
     return values.keys() == params.keys() and all(values[name] in known for name, known in params.items())
 
 
 def device_words(measured: Measured, groups: Mapping[Measured, Sequence[TrialRow]]) -> str:
-    """A device's name, with the measurement mode and the driver if the layer has trials of several on the device."""
+    """Return a device's name; add the measurement mode or the driver if the layer has trials with several of them."""
     problem, device, environment, measurement_mode = measured
     alike = [key for key in groups if key[:2] == (problem, device)]
     words = groups[measured][0].device.name
