@@ -1,4 +1,4 @@
-"""The command line. The only place that prints or exits."""
+"""The command line. Only this package prints or exits."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _GROUPS = {
         "clean": "database",
     },
 }
-"""The commands as help lists them, each with its module"""
+"""The commands in the order in which `--help` lists them, each with its module."""
 _MEASURING = {"tune", "compare", "ladder", "dispatch", "retime"}
-"""Commands that store trials while they run"""
+"""Commands that store trials while they run."""
 _OLD_NAMES = {
     "agent": "worker",
     "cache": "clean",
@@ -77,7 +77,7 @@ _OLD_NAMES = {
     "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
-"""Commands of earlier versions. Each maps to the words that run in its place until the next version, or to advice."""
+"""Commands of earlier versions, each with the words that run instead until the next version, or with advice."""
 _OLD_OPTIONS = {
     "--gpu": "--device",
     "--prior": "--warm-start",
@@ -86,7 +86,7 @@ _OLD_OPTIONS = {
     "--templates": "--family-dir",
     "--unserved": "--only-unsupported",
 }
-"""Options of earlier versions, and the options that replace them until the next version."""
+"""Options of earlier versions, each with the option that replaces it until the next version."""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -111,15 +111,15 @@ def cli(context: click.Context) -> None:
     Jinja2 templates generate the kernels, Optuna searches their parameters, PyCUDA compiles and runs each one, a
     float64 reference checks it, and an SQLite database keeps every trial.
     """
-    context.call_on_close(sys.stdout.flush)  # a reader that went away is noticed here, not when Python itself ends
+    context.call_on_close(sys.stdout.flush)  # so that a closed pipe is noticed here, not when Python exits
 
 
 def main() -> None:
     """Run the command line.
 
-    It exits with 0, with 1 for an AutotuneError (one line), with 2 for wrong usage, and with 128 plus the number of the
-    signal for SIGHUP, SIGINT (Ctrl-C), SIGPIPE (a closed pipe) and SIGTERM, as a shell does. `retime` exits with 3 if a
-    winner regressed or failed.
+    The exit code is 0 for success, 1 for an AutotuneError (printed as one line), and 2 for wrong usage. For SIGHUP,
+    SIGINT (Ctrl-C), SIGPIPE (a closed pipe) and SIGTERM it is 128 plus the number of the signal, as in a shell.
+    `retime` exits with 3 if a winner regressed or failed.
     """
     with (
         for_people(),
@@ -147,7 +147,7 @@ def main() -> None:
             if end.code == 128 + signal.SIGTERM:
                 kept = "; every measured trial is in the database" if _MEASURING.intersection(sys.argv) else ""
                 note(f"autotune: ended by SIGTERM{kept}")
-            if sys.stdout is not stdout:  # `autotune trials | head`: click silences it and exits with 1
+            if sys.stdout is not stdout:  # `autotune trials | head`: click hides the closed pipe and exits with 1
                 sys.exit(128 + signal.SIGPIPE)
             raise
 
@@ -168,7 +168,7 @@ def _note(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,
 ) -> None:
-    """Print a note about the results database as one line, any other warning as Python does."""
+    """Print a warning about the results database as a one-line note, and any other warning as Python does."""
     if issubclass(category, StoreWarning):
         note(f"autotune: note: {message}")
     else:
@@ -177,11 +177,12 @@ def _note(
 
 @contextmanager
 def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
-    """Raise an exception on the first of these signals, so that temporary folders are removed and workers end.
+    """Raise SystemExit on the first of these signals, so that temporary folders are removed and workers end.
 
     Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
-    raises again if a signal came, because the exception may have been lost: SQLite replaces one in its callbacks by an
-    error of its own, and Python 3.11 replaces one that is raised while a class is created by a RuntimeError.
+    exits again if a signal has arrived. It is needed because the exception may have been lost: SQLite replaces an
+    exception in its callbacks by an error of its own, and Python 3.11 replaces an exception that is raised while a
+    class is created by a RuntimeError.
     """
     ending: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`check`: verify a family on every kind of layer that it supports."""
+"""`check`: verify a family on every kind of layer that the family supports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from autotune.workers.device_worker import Deadlines
 _DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # long, because a busy machine compiles slowly
 _SHARE = 0.8  # no further case begins after this share of the time
 _SHOWN_PAIRS = 3
-_SEEDS = 10_000  # each check draws one of these seeds, so that it tests other sizes
+_SEEDS = 10_000  # each check draws one of these seeds, so that every check tests other sizes
 
 _COLUMNS = (
     Column[CheckRow]("problem", lambda row: str(row.problem)),
@@ -157,7 +157,7 @@ def check(
 
 
 def _counted(name: str, found: Iterator[CheckRow], most: int | None, seconds: float | None) -> list[CheckRow]:
-    """All rows; shows the progress."""
+    """Collect the rows while showing progress."""
     rows: list[CheckRow] = []
     of_time = "" if seconds is None else f", {seconds:g} s in all"
     with counting(name, most) as tell:
@@ -173,13 +173,13 @@ _DIFFERENT = ((Outcome.WRONG_RESULT, "wrong"), (Outcome.WRONG_RESULT, "inexact")
 
 
 def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
-    """A hint that a user's own reference may be wrong, if the outputs of every kernel differ from it."""
+    """Return a hint that a user's own reference may be wrong, if the outputs of every kernel differ from it."""
     differ = all((row.outcome, row.reason) in _DIFFERENT for row in rows)
     return hint_at_reference(family.operation) if differ else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:
-    """The compiler for the toolkit's architectures, or the reason why there is none."""
+    """Return the compiler for the toolkit's architectures, or None and the reason why there is no compiler."""
     try:
         return Architectures(find_nvcc(), jobs, each=each), ""
     except ToolchainError as error:
@@ -187,12 +187,12 @@ def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]
 
 
 class _HostCheck:
-    """`host:check`, opened when the first config is to run on it."""
+    """Opens `host:check` when the first config needs it."""
 
     def __init__(self) -> None:
         self._evaluator: Evaluator | None = None
         self.missing = ""
-        """the reason why it cannot be opened"""
+        """the reason why `host:check` cannot be opened"""
 
     def open(self) -> Evaluator | None:
         if self._evaluator is None and not self.missing:
@@ -210,7 +210,10 @@ class _HostCheck:
 def _under_compute_sanitizer(
     family: KernelTemplate, evaluator: Evaluator, device: str | None, rows: list[CheckRow], jobs: int
 ) -> list[str]:
-    """Run a sample of a GPU's configs under compute-sanitizer; add a row for each fault, and say what ran."""
+    """Run a sample of a GPU's configs under compute-sanitizer.
+
+    Adds a row for each fault, and returns lines that say what ran.
+    """
     try:
         sanitizer = open_sanitizer(device or "cuda:0", jobs, tools=ALL_TOOLS)
     except ToolchainError as error:
@@ -224,7 +227,7 @@ def _under_compute_sanitizer(
 
 
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
-    """For each kind of failure one example, and the values that its rows have in common."""
+    """Describe one example of each kind of failure, and the values that the failed configs have in common."""
     lines: list[str] = []
     for (outcome, reason), group in groupby(
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
@@ -250,19 +253,19 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
 
 
 def reproduction(problem: Problem, config: Config) -> list[str]:
-    """The lines of a study of one layer and one config."""
+    """Return the lines of a study file with one layer and one config."""
     space = {name: (value,) for name, value in config.pairs}
     return study_toml(Study("failed", (Layer("failed", problem),), space={config.template: space})).splitlines()
 
 
 def _admits(plan: CasePlan, arch: int) -> bool:
-    """Whether the family's `arch` admits an architecture."""
+    """Whether the family admits an architecture."""
     bound = BoundTemplate(plan.template, plan.subjects[0].bound.problem, device_of(arch))
     return all(bound.bind(condition.holds).integer({}) for condition in plan.template.arch)
 
 
 def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> list[str]:
-    """The run-time sizes that configs ran at, and the axes of grids that never had a second block."""
+    """Describe the run-time sizes at which configs ran, and the grid axes that never had a second block."""
     correct = [row for row in rows if row.outcome == Outcome.CORRECT]
     cases = [row for row in correct if row.factors]
     if not cases:
@@ -294,7 +297,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> l
 def _coverage_lines(
     checking: FamilyCheck, covered: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool
 ) -> list[str]:
-    """Lines about the pairs that were covered and the pairs that were not tested."""
+    """Describe the pairs that were covered and the pairs that were not tested."""
     lines = ["Covered pairs of"]
     shares = (
         ("features of the problem", covered.features),

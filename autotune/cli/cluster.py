@@ -96,8 +96,9 @@ def tune_on_cluster(
     device: str | None,
     jobs: int | None,
 ) -> None:
-    """Tune on workers and print the results of each device class. Raises AutotuneError for layers that
-    were not tuned.
+    """Tune on workers and print the results of each device class.
+
+    Raises AutotuneError for layers that were not tuned.
     """
     _require_distributed()
     from autotune.cluster.scheduler import local_workers
@@ -144,7 +145,7 @@ def tune_on_cluster(
 
 
 def _give_up() -> None:
-    """Do not wait for another process here: the coordinator asks again."""
+    """Raise BlockingIOError instead of waiting for another process: the coordinator tries again later."""
     raise BlockingIOError
 
 
@@ -158,7 +159,7 @@ async def _tuned(
     observe: Callable[[Overview], None],
     stopping: Callable[[], bool],
 ) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
-    """The results, and the devices that no worker had. `workers` are started here for `local:N`."""
+    """Return the results, and the devices that no worker had. `workers` are started on this machine for `local:N`."""
     from autotune.cluster.coordinator import Coordinator
     from autotune.cluster.scheduler import address_of, is_open, local_cluster, quiet
 
@@ -208,7 +209,7 @@ def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], 
 
 
 def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: Sequence[str]) -> None:
-    """Raise AutotuneError for layers that were not tuned."""
+    """Raise AutotuneError if layers were not tuned or devices had no worker."""
     problems = [f"no worker had {word}" for word in lacking]
     for of_class in cluster_results:
         problems += [f"{layer} on {of_class.device_class.info.name}: {why}" for layer, why in of_class.failed.items()]
@@ -230,13 +231,16 @@ def _warn(address: str, is_open: Callable[[str], bool]) -> None:
 
 
 def _require_distributed() -> None:
-    """Raise ToolchainError without Dask."""
+    """Raise ToolchainError if Dask is not installed."""
     if importlib.util.find_spec("distributed") is None:
         raise ToolchainError("Dask is not installed, which clusters need: pip install 'autotune-conv[cluster]'")
 
 
 def cluster_observer() -> Callable[[Overview], None]:
-    """Print the progress of all workers every few seconds; the dashboard shows what each one does."""
+    """Return an observer that prints the progress of all workers every few seconds.
+
+    The dashboard shows what each worker does.
+    """
     lines = PlainLines()
 
     def observe(overview: Overview) -> None:

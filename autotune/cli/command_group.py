@@ -1,4 +1,4 @@
-"""The command group: commands under headings, each with `-q`."""
+"""The command group: commands under headings, each with the option `-q`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from autotune.cli.output import be_silent, note
 
 
 class GroupedCommands(click.Group):
-    """Commands under headings. Each has `-q`.
+    """Lists commands under headings and adds the option `-q` to each command.
 
-    The module of a command is imported on first use, because importing all of them takes twice as long as one.
+    The module of a command is imported on first use, because importing all modules takes twice as long as importing
+    one.
     """
 
     def __init__(
@@ -29,11 +30,11 @@ class GroupedCommands(click.Group):
         self._modules = {name: module for group in groups.values() for name, module in group.items()}
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The commands in the order of the headings."""
+        """Return the commands in the order of the headings."""
         return list(self._modules)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        """A command, with `-q`."""
+        """Return a command with the option `-q`."""
         if name in self._modules and name not in self.commands:
             module = importlib.import_module(f"autotune.cli.{self._modules[name]}")
             command = next(one for one in vars(module).values() if isinstance(one, click.Command) and one.name == name)
@@ -44,7 +45,7 @@ class GroupedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by its name, or by an old name with a note. Raises click.UsageError for a removed command."""
+        """Find a command by name; for an old name, print a note. Raises click.UsageError for a removed command."""
         old = args[0]
         if old in self._old_names and not ctx.resilient_parsing:
             new = self._old_names[old]
@@ -59,7 +60,7 @@ class GroupedCommands(click.Group):
         return name, command, [self._current_option(word, known) for word in rest]
 
     def _current_option(self, word: str, known: Collection[str]) -> str:
-        """The word, or the option that replaces it, with a note."""
+        """Return the word, or the option that replaces it, and print a note about the replacement."""
         old, equals, value = word.partition("=")
         new = self._old_options.get(old)
         if new is None or new not in known:
@@ -68,7 +69,7 @@ class GroupedCommands(click.Group):
         return f"{new}{equals}{value}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each heading's commands with their first sentences."""
+        """Write the commands of each heading with the first sentence of their help."""
         width = max(map(len, self._modules))
         for heading, names in self._headings.items():
             with formatter.section(heading):
@@ -77,7 +78,7 @@ class GroupedCommands(click.Group):
                 formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands if command])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; print the errors even with `-q`."""
+        """Run a command; its errors are printed even with `-q`."""
         try:
             return super().invoke(ctx)
         except BaseException:

@@ -1,4 +1,4 @@
-"""`merge`, `dump`, `load`, `clean` and `query`: the results database as a whole, the cache and the quarantine."""
+"""`merge`, `dump`, `load`, `clean` and `query`: commands for the whole database, the cache and the quarantine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def dump(file: Path, db: str) -> None:
 
 @contextmanager
 def _new(file: Path) -> Iterator[TextIO]:
-    """Open a new file for writing; it appears once it is complete. Raises StoreError if it exists already."""
+    """Open a new file for writing, which appears once it is complete. Raises StoreError if the file already exists."""
     check_writable(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
@@ -158,7 +158,7 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Distinct column names: a repeated name gets a number, so that a JSON object loses no value."""
+    """Make column names distinct: a repeated name gets a number, so that a JSON object loses no value."""
     unique_names: dict[str, None] = {}
     last: dict[str, int] = {}
     for name in names:

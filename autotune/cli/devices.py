@@ -1,4 +1,4 @@
-"""`devices`: the devices of this machine, and how fast they are."""
+"""`devices`: the devices of this machine and their calibrated rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATE_COLUMNS = (
 
 
 def _rate_cells(name: str, info: DeviceInfo, rates: Sequence[Rate]) -> Iterator[Cells]:
-    """A row for each rate. `bounds`: floors are computed from it, because it is the highest of its unit."""
+    """Yield a row for each rate. `bounds` is true for the highest rate of a unit, from which floors are computed."""
     highest = best_rates(rates)
     for rate in rates:
         divisor, unit = _SCALES.get(rate.unit, _OPERATIONS)

@@ -1,4 +1,4 @@
-"""`diff`: the best kernels of two studies, devices or dates, compared."""
+"""`diff`: compare the best kernels of two studies, devices or dates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dispatch`: which kernel serves which layer of a study, and layers like them."""
+"""`dispatch`: choose a few kernels for all layers of a study and similar layers, and a rule that selects among them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ DISPATCHED = (
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """A rule that was tried."""
+    """A rule that was tried, and its rank."""
 
     place: int | None
-    """rules that are as fast share one; None: it is not correct"""
+    """the rank; equally fast rules share a rank; None if the rule is not correct"""
     rule: str
     total_us: float | None
     held_out_us: float | None
@@ -237,7 +237,7 @@ CHOICES = (
 
 
 def _choice_cells(name: str, layer: Layer, made: DispatcherRow, choice: Choice) -> Cells:
-    """A layer, and the kernel that a dispatcher chooses for it."""
+    """Return the cells of a layer and of the kernel that a dispatcher chooses for it."""
     kernel = choice.kernel
     return {
         "layer": name,
@@ -255,12 +255,12 @@ def _choice_cells(name: str, layer: Layer, made: DispatcherRow, choice: Choice) 
 def show_choices(what: str, db: str, device: str | None, style: str | None) -> None:
     """Show the kernel that each device's latest dispatcher chooses for the layers of a study, or for one layer.
 
-    The layers may be those of a study file that was never tuned. `default_first`: no threshold of the rule applies to
-    the layer, so the safe default comes first.
+    The layers may belong to a study file that was never tuned. `default_first` is true if no threshold of the rule
+    applies to the layer, so that the safe default is tried first.
     """
     from autotune.store import Store
 
-    name_of(what)  # raises for an invalid study file before a database is looked for
+    name_of(what)  # raises for an invalid study file before the database is opened
     with Store(db, create=False) as store:
         info = one_device(store, device)
         layers = named_layers(store, what)
@@ -278,7 +278,10 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
 
 
 def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
-    """The layers that no kernel of a device's latest dispatcher supports. Raises StoreError without a dispatcher."""
+    """Return the layers that no kernel of a device's latest dispatcher supports.
+
+    Raises StoreError if the device has no dispatcher.
+    """
     (made,) = latest_dispatchers(store, layers, [info])
     dispatcher = dispatcher_of(store, made)
     return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

@@ -1,4 +1,4 @@
-"""`doctor` and `--version`: which requirements this machine meets."""
+"""`doctor` and `--version`: check which requirements this machine meets."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip insta
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A requirement of autotune and its state on this machine."""
+    """A requirement of autotune, and whether this machine meets it."""
 
     what: str
     found: str | None
-    """its version or path; None if it is missing"""
+    """the version or path of what is required; None if it is missing"""
     needed: bool
-    """whether nothing can be tuned here without it"""
+    """whether autotune cannot tune on this machine without it"""
     fix: str = ""
-    """how to install it"""
+    """how to install what is missing"""
 
     @property
     def state(self) -> str:
-        """`ok`, `missing`, or `optional` for something that autotune works without."""
+        """`ok`, `missing`, or `optional` if the requirement is missing but not needed."""
         return "ok" if self.found is not None else "missing" if self.needed else "optional"
 
 
@@ -89,7 +89,7 @@ def _build(wheels: Path | None) -> None:
 
 
 def show_version(context: click.Context) -> None:
-    """Print the version, with the toolkit, the driver and the GPUs that are here."""
+    """Print the version of autotune, the toolkit, the driver and the GPUs of this machine."""
     if context.resilient_parsing:
         return
     driver = driver_here()
@@ -122,7 +122,7 @@ def _gpus(driver: DriverHere | None) -> str | None:
 
 
 def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
-    """The version or path of a tool; or None, with advice on how to get it."""
+    """Return the version or path of a tool, or None and advice on how to install the tool."""
     try:
         return find(), ""
     except ToolchainError as error:
@@ -130,14 +130,14 @@ def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
 
 
 def _version(package: str) -> str | None:
-    """The version of an installed package, without importing it: importing PyCUDA starts the driver."""
+    """Return the version of an installed package without importing it, because importing PyCUDA starts the driver."""
     if importlib.util.find_spec(package) is None:
         return None
     return importlib.metadata.version(package)
 
 
 def _writable(what: str, folder: Path, fix: str) -> Checked:
-    """Check that a folder can be written, or created."""
+    """Check that files can be written to a folder, or to its nearest existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):

@@ -1,4 +1,4 @@
-"""`fit-model`: fit the cost model, which tells a search where to begin, to results."""
+"""`fit-model`: fit the cost model to results. The model predicts the configs with which a search begins."""
 
 from __future__ import annotations
 

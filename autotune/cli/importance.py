@@ -22,7 +22,7 @@ from autotune.columns import field_columns
 
 @dataclass(frozen=True, slots=True)
 class _Importance:
-    """A parameter of a family on a layer."""
+    """The importance of a parameter of a family on a layer."""
 
     layer: str
     device: str
@@ -74,7 +74,7 @@ def importance(
 
 
 def _answer(row: _Importance) -> str:
-    """A sentence about the parameter with the largest importance."""
+    """Describe the parameter with the largest importance in a sentence."""
     return (
         f"{row.parameters} of {row.template} affects {row.layer} ({row.device}) most: "
         f"importance {row.importance:.2f} among {row.trials} correct trials."

@@ -1,4 +1,4 @@
-"""`ladder`: the gain of each technique of a study, and the profile of its best kernel."""
+"""`ladder`: the gain of each technique of a study, and the profile of the technique's best kernel."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class _Line:
 
     step: LadderStep
     launches: Sequence[KernelProfile]
-    """the profiled launches of one forward pass, in order; empty if there is no profile"""
+    """the launches of one forward pass as profiled, in order; empty if there is no profile"""
 
     @property
     def profile(self) -> KernelProfile | None:
-        """The longest launch."""
+        """The profile of the longest launch."""
         return max(self.launches, key=lambda launch: launch.time_us or 0.0, default=None)
 
     @property
@@ -49,7 +49,7 @@ class _Line:
 
 
 def _launch_shares(line: _Line) -> Shares | None:
-    """Each launch's share of the total time, if there are several."""
+    """Return each launch's share of the total time, if there are several launches."""
     total = sum(launch.time_us or 0.0 for launch in line.launches)
     if len(line.launches) < 2 or not total:
         return None
@@ -154,8 +154,9 @@ def ladder(
 def _profile(
     steps: Sequence[LadderStep], ncu: Path, device: str | None, db: str, families: Mapping[str, KernelTemplate]
 ) -> ToolchainError | None:
-    """Profile the best kernels that have no stored profile, each once; return the error, to raise it after the
-    ladder.
+    """Profile the best kernels that have no stored profile, each once.
+
+    An error is returned, so that it can be raised after the ladder is printed.
     """
     from autotune.store import Store
 
@@ -165,7 +166,7 @@ def _profile(
         best = {row.trial.source_hash: row for row in rows}
         try:
             if best:
-                # the run has printed which device it is
+                # without a message, because the run has printed the name of the device
                 evaluator = evaluator_of(device, usable_cores())
                 profile_kernels(store, ncu, device, evaluator, lambda _: list(best.values()), lambda _: families)
         except ToolchainError as error:
@@ -174,7 +175,7 @@ def _profile(
 
 
 def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | None) -> None:
-    """Print a ladder of each device, environment and measurement mode of the study's newest generation."""
+    """Print a ladder for each device, environment and measurement mode of the study's newest generation."""
     from autotune.store import Store
     from autotune.tuning.ladder import circumstances, ladder_steps, require_techniques
 
@@ -199,7 +200,7 @@ def _show(steps: Sequence[LadderStep], db: str, style: str | None) -> None:
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]
-"""A source's hash and a device's identity."""
+"""The hash of a kernel's source, and the identity of a device."""
 
 
 def _kernel(row: TrialRow) -> _Kernel:
@@ -207,7 +208,7 @@ def _kernel(row: TrialRow) -> _Kernel:
 
 
 def _launches(store: Store) -> dict[_Kernel, Sequence[KernelProfile]]:
-    """For each profiled kernel the launches of its latest profile, in order."""
+    """Return the launches in the latest profile of each profiled kernel, in order."""
     launches: dict[_Kernel, dict[int, KernelProfile]] = {}
     for row in store.profiles.list():  # oldest first
         launches.setdefault(_kernel(row.row), {})[row.profile.position] = row.profile

@@ -1,4 +1,4 @@
-"""Options that several commands share, with their shell completion; each means the same in every command."""
+"""Options that several commands share, with their shell completion. An option means the same in every command."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 def family_names(_context: click.Context, _param: click.Parameter, begun: str) -> list[str]:
-    """The shipped families."""
+    """Complete the names of shipped families."""
     from autotune.family.template_files import template_files
 
     return sorted(name for name in template_files() if name.startswith(begun))
 
 
 def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Shipped studies, the database's studies with their layers, and files, which the shell itself completes."""
+    """Complete shipped studies, the database's studies and layers, and files, which the shell completes itself."""
     from autotune.store import Store
     from autotune.study_reader import study_names
 
@@ -49,7 +49,7 @@ def studies_and_layers(context: click.Context, _param: click.Parameter, begun: s
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
-    """Check the name of a database, for click."""
+    """Check the name of a database; a callback for click."""
     if option.name == "db" and is_typed("db", context):
         name_database(name)
     if name.startswith("recorded") and name not in RECORDED and not Path(name).suffix and not Path(name).exists():
@@ -60,7 +60,10 @@ def database_path(context: click.Context, option: click.Parameter, name: str) ->
 
 
 def open_filled(db: str) -> Store:
-    """Open an existing results database for writing. Raises StoreError if it does not exist or is bundled."""
+    """Open an existing results database for writing.
+
+    Raises StoreError if the database does not exist, is empty or is bundled.
+    """
     from autotune.store import Store
 
     with Store(db, create=False):
@@ -74,7 +77,7 @@ def is_typed(name: str, context: click.Context | None = None) -> bool:
 
 
 def refuse_with(flag: str, *names: str) -> None:
-    """Raise click.UsageError if one of these parameters was given, which have no effect with this flag."""
+    """Raise click.UsageError if one of these parameters was given although it has no effect with `flag`."""
     params = [param for param in click.get_current_context().command.params if param.name in names]
     options = [
         param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[]")
@@ -88,9 +91,9 @@ def refuse_with(flag: str, *names: str) -> None:
 def numbers_of(
     expected: str, least: int, most: int, *, between: str = ",", prefix: str = ""
 ) -> Callable[[object], tuple[int, ...]]:
-    """A type for click: whole numbers in a range, separated by commas or another character.
+    """Return a type for click: whole numbers in a range, separated by commas or another character.
 
-    It raises click.BadParameter for anything else, with the text `expected`. Each number may have a `prefix`.
+    The type raises click.BadParameter with the text `expected` for anything else. Each number may have a `prefix`.
     """
 
     def numbers(value: object) -> tuple[int, ...]:
@@ -103,10 +106,10 @@ def numbers_of(
 
 
 class Folder(click.Path):
-    """A folder to write into, for click."""
+    """A parameter type of click for a folder to write into."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path. Raises StoreError for an empty name."""
+        """Convert the name of a folder to a path. Raises StoreError for an empty name."""
         named = folder_named(value, "a folder" if param is None else param.opts[0])
         return Path(os.fsdecode(super().convert(named, param, ctx)))
 
@@ -138,7 +141,7 @@ DIRECTORIES = click.option(
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel compilers; default: one per core.")
 SECONDS = click.FloatRange(min=0, min_open=True)
 SHOWN_ROWS = 10
-"""rows of a long answer without --all"""
+"""maximum number of rows of a long answer without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")
 OF_DEVICE = click.option(
     "--device",
@@ -149,7 +152,7 @@ OF_DEVICE = click.option(
 def run_on(
     names: str = "cuda:N, host or null", default: str = "the first CUDA device, or else the host"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """`--device` for a command that runs kernels; its help lists the supported devices."""
+    """Return the option `--device` for a command that runs kernels; the help text lists the supported devices."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
 
 
@@ -161,7 +164,7 @@ OF_STUDY = click.option("--study", shell_complete=studies_and_layers, help="A st
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """Which trials to include; None and () exclude nothing."""
+    """Which trials to include. None and () exclude no trial."""
 
     device: str | None = None
     accuracy: str | None = None
@@ -170,11 +173,14 @@ class FilterOptions:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the options exclude no trial."""
         return self == FilterOptions()
 
     def of(self, store: Store) -> Callable[[Cells], bool]:
-        """Whether a row of trials or events is included. Raises DeviceError for a device that the database lacks."""
+        """Return a function that says whether to include a row of trials or events.
+
+        Raises DeviceError for a device that the database lacks.
+        """
         from autotune.api.answers import devices_asked
         from autotune.api.study_names import matches
 
@@ -188,7 +194,7 @@ class FilterOptions:
         )
 
     def warn_unknown(self, store: Store) -> None:
-        """Print the layers and families that the database lacks, because that may be why no row is left."""
+        """Print a note about each layer and family that the database lacks, because then no row may be left."""
         known = store.studies.layer_names()
         for option, names, known_names in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
@@ -201,7 +207,7 @@ class FilterOptions:
 
 
 def filter_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The four options, passed on as `only`."""
+    """Add four filter options to a command, which receives them as `only`."""
 
     @functools.wraps(function)
     def chosen(
@@ -220,13 +226,16 @@ def filter_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def one_device(store: Store, device: str | None) -> DeviceInfo | None:
-    """The device, here or recorded, that an answer is for; None: any. Raises DeviceError unless one has this name."""
+    """Return the device of this machine, or the recorded device, that `device` names; None if `device` is None.
+
+    Raises DeviceError unless exactly one device has this name.
+    """
     from autotune.api.answers import device_named
 
     return None if device is None else device_named(store, device, say=say_device)
 
 
 def say_device(info: DeviceInfo, name: str, why: str) -> None:
-    """Say on standard error which device was taken and why."""
+    """Print on standard error which device was chosen and why."""
     remark = "; a CPU's ranking of kernels says nothing about a GPU's" if info.can.cpu else ""
     note(f"device {name}: {info.name} ({why}){remark}")

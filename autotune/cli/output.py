@@ -1,7 +1,7 @@
-"""Standard output and standard error for people; JSON, CSV and dumps bypass it unchanged.
+"""Standard output and standard error for people; JSON, CSV and dumps are written unchanged.
 
 Names of kernels, layers and devices, and the content of a database, may come from untrusted files. Characters that
-could control a terminal are printed as the escapes of Python's strings.
+could control a terminal are therefore printed as the escape sequences of Python strings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autotune.escape import printable
 
 
 class Shown:
-    """A text stream for people; all other attributes are those of the underlying stream."""
+    """A text stream for people, which escapes control characters; other attributes come from the underlying stream."""
 
     def __init__(self, exact: TextIO) -> None:
         self.exact = exact
@@ -44,12 +44,12 @@ class _Notices(Shown):
     """Standard error. On a terminal, long lines are wrapped between words."""
 
     silent = False
-    """whether to print nothing but the answer"""
+    """whether only answers and errors are printed"""
     database = ""
-    """`--db` as it was typed, for the commands in messages"""
+    """the value of `--db` on the command line, for the commands that messages name"""
 
     def write(self, text: str) -> int:
-        """Write a text that consists of whole lines."""
+        """Write text that consists of whole lines."""
         shown = printable(text)  # raises for bytes, which tells click that this is a text stream
         if self.database:
             shown = _HINT.sub(self._with_database, shown)
@@ -72,33 +72,33 @@ class _Notices(Shown):
 
 _HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
 WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check", "fit-model"})
-"""Commands without the option `--db`."""
+"""Commands that do not have the option `--db`."""
 
 
 def note(text: str) -> None:
     """Print a line on standard error."""
-    print(text, file=sys.stderr, flush=True)  # click.echo writes past rich, which prints it above a bar
+    print(text, file=sys.stderr, flush=True)  # not click.echo, which bypasses rich; rich prints the line above a bar
 
 
 def name_database(name: str) -> None:
-    """Add this `--db` to the commands that later notices and errors name."""
+    """Add this `--db` to the commands in later notices and errors."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.database = name
 
 
 def be_silent(*, silent: bool = True) -> None:
-    """Print nothing but the answer from now on, not even progress."""
+    """Print only the answer from now on, without progress."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.silent = silent
 
 
 def silent() -> bool:
-    """Whether only the answer is printed."""
+    """Return whether only the answer is printed."""
     return isinstance(sys.stderr, _Notices) and sys.stderr.silent
 
 
 def _broken(text: str, terminal: TextIO) -> str:
-    """Wrap lines at COLUMNS if it is set, otherwise at the width of the terminal."""
+    """Wrap lines at the width COLUMNS, if it is set, or at the width of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     fixed = int(columns) if columns.isdecimal() else 0
     width = fixed or os.get_terminal_size(terminal.fileno()).columns or 80
@@ -106,7 +106,7 @@ def _broken(text: str, terminal: TextIO) -> str:
 
 
 def between_words(line: str, width: int) -> str:
-    """Split a line into parts of at most `width` characters, but never inside a word; keep its end and its indent."""
+    """Wrap a line between words at `width` characters, and keep its indent and its line end."""
     text = line.rstrip("\n")
     if cell_len(text) <= width:
         return line
@@ -115,7 +115,7 @@ def between_words(line: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> str:
-    """Wrap a text. A number stays on one line with the next word, and so does a command in backquotes if it fits."""
+    """Wrap a text. A number stays on the line of the next word, and a command in backquotes on one line if it fits."""
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_AND_UNIT.sub("\\1\u00a0", text))
     lines = textwrap.wrap(
         glued,
@@ -134,17 +134,17 @@ _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 @contextmanager
 def _dispensable() -> Iterator[None]:
-    """Lose the text if the disk of standard error is full, so that the run continues."""
+    """Discard text if it cannot be written to standard error, for example on a full disk, so that the run continues."""
     try:
         yield
     except OSError as error:
-        if error.errno == errno.EPIPE:  # `autotune tune ... 2>&1 | head` ends the run
+        if error.errno == errno.EPIPE:  # in `autotune tune ... 2>&1 | head` a closed pipe ends the run
             raise
 
 
 @contextmanager
 def for_people() -> Iterator[None]:
-    """Print for people while the block runs; JSON and CSV go to `exact`."""
+    """Escape what is printed while the block runs; JSON and CSV are written to `exact` streams."""
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
@@ -163,17 +163,17 @@ def for_people() -> Iterator[None]:
 
 
 def exact(stream: TextIO) -> TextIO:
-    """The underlying stream, which escapes nothing."""
+    """Return the underlying stream, which escapes nothing."""
     return stream.exact if isinstance(stream, Shown) else stream
 
 
 def for_compilers() -> TextIO:
-    """Standard output for text that a program reads: exact, unless it is a terminal."""
+    """Return standard output for text that a program reads; only on a terminal are characters escaped."""
     return sys.stdout if sys.stdout.isatty() else exact(sys.stdout)
 
 
 def _open_closed_ones() -> None:
-    """Open a replacement for a closed standard stream."""
+    """Replace standard streams that are closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # so that no database file gets its number
+        if getattr(sys, name) is None:  # so that no database file gets the descriptor of a standard stream
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

@@ -1,4 +1,4 @@
-"""`profile`: run the best kernels under Nsight Compute, or show their stored profiles."""
+"""`profile`: run the best kernels under Nsight Compute, or show stored profiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHOWN = {
     *("shared_efficiency_fraction", "dram_read_bytes", "dram_written_bytes", "fma_utilisation_fraction"),
     *("tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction", "sm_throughput_fraction"),
 }
-"""counters on a terminal"""
+"""the counters that are shown on a terminal"""
 _STALLS_SHOWN = 3  # reasons on a terminal
 
 
@@ -43,7 +43,7 @@ def _profile_of(row: ProfileRow) -> KernelProfile:
 
 
 def counter_columns(profile_of: Callable[[Row], KernelProfile | None]) -> tuple[Column[Row], ...]:
-    """The columns of a launch's profile: its counters and the reasons why its warps stalled."""
+    """Return the columns of a launch's profile: the counters, and the reasons why warps stalled."""
 
     def stalls(row: Row, most: int | None = None) -> Shares | None:
         found = profile_of(row)
@@ -108,7 +108,7 @@ def profile(
     with open_filled(db) as store:
 
         def best(info: DeviceInfo) -> list[TrialRow]:
-            """The best kernels that were tuned for the device."""
+            """Return the best kernels that were tuned for the device."""
             found = store.best.list(name, kind=info.kind, accuracy=accuracy)
             rows = {row.row.trial.source_hash: row.row for row in found if row.row.device.identity == info.identity}
             if not rows:
@@ -131,8 +131,9 @@ def profile_kernels(
     rows_of: Callable[[DeviceInfo], Sequence[TrialRow]],
     families_of: Callable[[Sequence[TrialRow]], Mapping[str, KernelTemplate]],
 ) -> list[ProfileRow]:
-    """Compile kernels and close the evaluator, so that nothing else uses its device; profile them, and store and return
-    their profiles.
+    """Compile kernels and close the evaluator, then profile the kernels; store and return their profiles.
+
+    The evaluator is closed so that nothing else uses the device while kernels are profiled.
     """
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 

@@ -1,4 +1,4 @@
-"""The progress of a run or of a long command: a bar on a terminal, lines in a pipe."""
+"""Show the progress of a run or of a long command: a bar on a terminal, lines in a pipe."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _NARROW = 100  # columns of a terminal; below it a bar is short
 
 @contextmanager
 def observer() -> Iterator[Callable[[TuneProgress], None]]:
-    """Shows progress on standard error: a bar on a terminal, plain lines in a pipe.
+    """Yield an observer that shows progress on standard error: a bar on a terminal, plain lines in a pipe.
 
-    When no layer is being searched any more, the finals get their own bar.
+    Once no layer is being searched, the finals get a bar of their own.
     """
     if silent() or not console(stderr=True).is_terminal:
         yield PlainLines()
@@ -63,7 +63,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
             elif network is not None and network.budget_s is not None and done and network.elapsed_s > 0:
                 total = max(
                     done, round(done * network.budget_s / network.elapsed_s)
-                )  # the remaining time suffices for them
+                )  # number of trials for which the remaining time suffices
             if progress.phase == "listing":
                 text = _listing(progress)
             elif _FINALS not in tasks:
@@ -75,7 +75,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    """Bars on the terminal of standard error; notices are printed above them."""
+    """Open progress bars on standard error; notices are printed above the bars."""
     out = console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -92,16 +92,19 @@ def _bars() -> Iterator[Progress]:
 
 
 class _Elapsed(ProgressColumn):
-    """The time since a bar began. Rich's own column stops when the count is reached, but finals come after it."""
+    """The time since a bar began. Rich's own column stops at the total, but the finals come later."""
 
     def render(self, task: Task) -> Text:
-        """Hours, minutes and seconds."""
+        """Return the elapsed hours, minutes and seconds."""
         return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
 
 
 @contextmanager
 def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Show a count, out of `total` if it is known, and a text: as a bar, or every few seconds as a line."""
+    """Yield a function that shows a count, out of `total` if it is given, and a text.
+
+    The count is shown as a bar, or in a pipe as a line every few seconds.
+    """
     if silent() or not console(stderr=True).is_terminal:
         lines, of_total = PlainLines(), "" if total is None else f"/{total}"
         yield lambda done, words: lines.say(name, f"{done}{of_total}{', ' if words else ''}{words}", at_once=False)
@@ -113,7 +116,7 @@ def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Show the current stage of a command that has no total to count to."""
+    """Yield a function that shows the current stage of a command without a total."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
         yield lambda words: note(f"{words} ...")
@@ -123,7 +126,7 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def network_state(network: Network) -> str:
-    """The network's current time, its time at the start and its floor, over the layers that have a correct kernel."""
+    """Describe the network's current time, its time at the start and its floor, over layers with a correct kernel."""
     if not network.timed:
         return "none correct yet"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
@@ -136,7 +139,7 @@ def _time_words(time_us: float) -> str:
 
 
 def doing(progress: TuneProgress) -> str:
-    """The current phase, with the layer's name if there are several, unless it is the search."""
+    """Describe the current phase, unless it is the search; name the layer if there are several."""
     network = progress.network
     of_layer = "" if network is None else f" of {progress.layer.partition('.')[2]}"
     over = "" if network is None else f" ({network.concluded} of {network.layers} layers done)"
@@ -150,7 +153,7 @@ def _listing(progress: TuneProgress) -> str:
 
 
 def state(progress: TuneProgress) -> str:
-    """The best time so far, and the failures by outcome."""
+    """Describe the best time so far, and the number of failures by outcome."""
     best = progress.best
     parts = [
         f"best {best.median_us:.1f} us ({best.config.template})" if best and best.median_us else "none correct yet"
@@ -162,8 +165,9 @@ def state(progress: TuneProgress) -> str:
 
 
 class PlainLines:
-    """Print a line when a phase of a layer begins, when it ends and every few seconds; one line for all layers of
-    several.
+    """Prints a line when a phase of a layer begins, when it ends, and every few seconds.
+
+    The layers of a network share one line.
     """
 
     def __init__(self) -> None:

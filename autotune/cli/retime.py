@@ -1,4 +1,4 @@
-"""`stale` and `retime`: best results that may be out of date, and the same kernels timed again."""
+"""`stale` and `retime`: list best results that may be out of date, and time kernels again."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
-    """The devices of these kinds in this machine, or the one that `--device` names, with their environments."""
+    """Open the devices of these kinds in this machine, or the device `--device`; return each with its environment."""
     if device is not None:
         evaluator = open_evaluator(device, 1)
         evaluator.close()
@@ -93,11 +93,11 @@ _STALE_COLUMNS = (
 
 
 WINNER_LOST = 3
-"""exit code: a winner regressed beyond noise, or is no longer correct"""
+"""exit code if a winner regressed beyond noise or is no longer correct"""
 
 
 def _judge(layers: Sequence[LayerPlan], kernels: Sequence[Retimed], db: str) -> None:
-    """End with the status that says whether the winners hold."""
+    """Exit with WINNER_LOST if a winner regressed or failed. Raises StoreError if no kernel was re-timed."""
     if not kernels:
         raise StoreError(f"{db}: nothing was re-timed, so nothing is known about the winners")
     winners = {row.id for layer in layers for row in layer.winners}

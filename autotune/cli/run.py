@@ -1,4 +1,4 @@
-"""Runs that measure, on the command line: open devices, print messages, and handle Ctrl-C."""
+"""Open devices, print messages, and handle Ctrl-C in commands that measure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def command_line(study: str) -> Caller:
-    """The caller of a run that a command asks for: it prints on standard error."""
+    """Return the caller of a run that a command starts; it prints to standard error."""
     from autotune.api.run import Caller
 
     waiting: list[str] = []
@@ -41,17 +41,18 @@ def command_line(study: str) -> Caller:
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
-    """The evaluator of a named device, else of the first CUDA device or the host.
+    """Open the evaluator of a named device; without a name, of the first CUDA device, or else of the host.
 
-    Prints which device was taken and why, and a warning if other programs use it.
+    Prints which device was chosen and why, and a warning if other programs use the device.
     """
     return evaluator_of(name, jobs, deadlines, say=say_device, warn=note)
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
-    """Open every device of these kinds (cuda, host) in turn, with its name; close it before the next one.
+    """Open every device of these kinds (cuda, host) in turn and yield its name and evaluator.
 
-    Prints on standard error why the first CUDA device or the host cannot be opened.
+    Each device is closed before the next one is opened. If the first CUDA device or the host cannot be opened, the
+    reason is printed on standard error.
     """
     number = 0
     while "cuda" in kinds and has_libcuda() and (evaluator := _try_open(f"cuda:{number}", say=number == 0)):
@@ -73,17 +74,17 @@ def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
 
 
 INTERRUPTED = 128 + signal.SIGINT
-"""exit code, numbered as a shell does"""
+"""exit code after Ctrl-C, as in a shell"""
 
 
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
-    """The first Ctrl-C asks for an orderly end and prints so; the second ends the process at once."""
+    """Handle Ctrl-C: the first prints a message and asks for an orderly end, the second ends the process at once."""
     message = "\nfinishing the running trial; Ctrl-C again stops at once"
     return orderly_interrupts(lambda: note(message))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
-    """End after Ctrl-C: print in one line the work that is left and the command that does it."""
+    """Exit after Ctrl-C, and print in one line what work is left and which command continues it."""
     arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
     how = "resume" if resumes else "begin again"
     note(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}")

@@ -1,4 +1,4 @@
-"""`sanitize`: the best kernels of a database under sanitizers, for few images."""
+"""`sanitize`: run the best kernels of a database under sanitizers, for small batches."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def sanitize(
 
 
 def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
-    """All verdicts; shows the progress."""
+    """Collect the verdicts while showing progress."""
     verdicts: list[Verdict] = []
     with counting("sanitize", total) as tell:
         tell(0, "compiling")
@@ -124,7 +124,7 @@ def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
 def _winners(
     store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
 ) -> list[Winner]:
-    """The best kernels that run somewhere, each once."""
+    """Return the best kernels of devices that have a sanitizer, each kernel once."""
     from autotune.analysis.networks import stored_study
     from autotune.api.untuned import selected_kernel
 

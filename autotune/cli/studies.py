@@ -1,4 +1,4 @@
-"""`studies`, `import-model` and `new-op`: list the studies, and write new ones."""
+"""`studies`, `import-model` and `new-op`: list studies, and write new ones."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A study that commands accept by its name."""
+    """A study that commands accept by name."""
 
     study: str
     layer_count: int
     origin: str
-    """shipped, or the database"""
+    """`shipped`, or the name of the database"""
     generations: int | None = None
     trials: int | None = None
     imported_from: str | None = None
@@ -66,7 +66,7 @@ def _shipped() -> Iterator[_Listed]:
 
 
 def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
-    """A row for each name, with the layers of its newest generation."""
+    """Yield a row for each name of a stored study, with the number of layers of the newest generation."""
     newest = {row.name: row for row in stored}
     for name, row in newest.items():
         same = [other for other in stored if other.name == name]
@@ -75,7 +75,7 @@ def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
 
 
 LARGEST = 2**31 - 1
-"""The largest size, because kernels count with 32-bit integers."""
+"""The largest size, because kernels index with 32-bit integers."""
 
 
 @click.command("import-model")
@@ -195,14 +195,14 @@ def import_model(
 
 
 def _check_new(out: Path) -> None:
-    """Raise ModelError if the file exists already, because somebody may have edited it."""
+    """Raise ModelError if the file already exists, because somebody may have edited it."""
     check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")
 
 
 def _own_name(source: str) -> str:
-    """The name of a study that is not written to a file: the model's."""
+    """Return the name of a study that is not written to a file, which is the name of the model."""
     return source.rpartition(":")[2] if ":" in source else Path(source).stem
 
 

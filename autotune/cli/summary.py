@@ -1,4 +1,4 @@
-"""The results of a tuning run: a summary of each layer, and end-to-end times."""
+"""Print the results of a tuning run: a summary of each layer, and end-to-end times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def summary(result: LayerResult) -> Iterator[str]:
-    """Lines about a layer: evaluations, distinct failures, why it stopped, the result of the finals."""
+    """Summarise a layer: evaluations, distinct failures, why the search stopped, and the result of the finals."""
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
     yield (
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
@@ -50,9 +50,7 @@ def summary(result: LayerResult) -> Iterator[str]:
 
 
 def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
-    """Group failures whose messages differ only in numbers, such as bytes beyond a limit; each with its most frequent
-    message.
-    """
+    """Group failures whose messages differ only in numbers; each group is shown by its most frequent message."""
     kinds: defaultdict[str, list[Seen]] = defaultdict(list)
     for seen in messages:
         kinds[_NUMBER.sub("0", seen.message)].append(seen)
@@ -61,8 +59,9 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
 
 
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
-    """Lines that compare the winner with other kernels and with each library: its fastest kernel that the study admits,
-    then all others.
+    """Compare the winner with other kernels and with each library.
+
+    The line of a library names its fastest kernel that the study admits; lines for the library's other kernels follow.
     """
 
     def other_class(compared: Compared) -> str:
@@ -91,7 +90,10 @@ def _verdict(compared: Compared) -> str:
 
 
 def _times_as_fast(compared: Compared) -> str:
-    """The ratio; for a tie its confidence interval instead, because the ratio may be far from 1."""
+    """Return how many times as fast the winner is.
+
+    For a tie, return the confidence interval instead, because the ratio may be far from 1.
+    """
     comparison = compared.comparison
     if comparison.verdict != "tie":
         return f"{1 / comparison.ratio:.3f} times as fast"
@@ -100,7 +102,7 @@ def _times_as_fast(compared: Compared) -> str:
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
-    """A line about the configs that a search started with: their number, their origin, and whether they helped."""
+    """Describe the configs that a search started with: their number, their origin, and whether they helped."""
     began = counted(design.used, "config")
     if design.layers:
         (nearest, distance), *others = design.layers
@@ -116,7 +118,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """A line about the work that an interrupted run has not done."""
+    """Describe the work that an interrupted run has not done."""
     begun = {result.layer.name: result for result in results}
     lacking = []
     for layer in layers:
@@ -140,17 +142,17 @@ class _Plan:
     row: EndToEndRow
 
     def value(self, name: str) -> int | str:
-        """The plan's value of a parameter."""
+        """Return the value of a parameter of the plan."""
         return self.row.row.trial.config.params[name]
 
     @property
     def median_us(self) -> float:
-        """Host to host."""
+        """The median time from host to host, in microseconds."""
         return self.row.row.median_us or 0.0
 
     @property
     def copy_us(self) -> float:
-        """Both ways."""
+        """The time of the copies in both directions, in microseconds."""
         return self.row.parts.copy_in_us + self.row.parts.copy_out_us
 
 
@@ -177,7 +179,10 @@ _END_TO_END = (
 
 
 def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> None:
-    """Every plan as JSON or CSV; on the terminal, for each kind of memory, the uncut batch and the fastest plan."""
+    """Show end-to-end plans: all plans in JSON or CSV.
+
+    A terminal shows, for each kind of host memory, the plan with the whole batch and the fastest plan.
+    """
     for result in results:
         note(_end_to_end_summary(result))
     show([line for result in results for line in _plans(result, every=style is not None)], _END_TO_END, style)

@@ -39,12 +39,12 @@ def _style(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """`--json` and `--csv`, passed on as `style`: json, csv, or None for a table."""
+    """Add the options `--json` and `--csv`, passed on as `style`: json, csv, or None for a table."""
     return _style("json")(_style("csv")(function))
 
 
 def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The same with `--wide`, for tables that leave columns out."""
+    """Add the options `--json`, `--csv` and `--wide`, for tables that leave columns out."""
     return _style("json")(_style("csv")(_style("wide")(function)))
 
 
@@ -56,7 +56,7 @@ def show(
     title: str = "",
     apart: Callable[[Row], object] = lambda _: None,
 ) -> None:
-    """Print rows as JSON or CSV as they come, or as a table; the style wide prints all columns, whole.
+    """Print rows as JSON, CSV or a table; the style `wide` prints all columns, unabridged.
 
     Consecutive rows with different values of `apart` go into separate tables.
     """
@@ -83,7 +83,7 @@ def show(
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A column as a table shows it."""
+    """A column of a table, formatted as text."""
 
     key: str
     cells: Sequence[str]
@@ -93,17 +93,17 @@ class _Text:
 
 
 _CLASS = ("deterministic", "measurement_mode")
-"""columns of best kernels that a table shows only if its rows differ in them"""
+"""columns of best kernels that a table shows only if the rows differ in them"""
 
 
 def telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> list[Column[Cells]]:
-    """The columns of best kernels. A table also shows determinism and measurement mode if its rows differ in them."""
+    """Return the columns of best kernels; show determinism and measurement mode in tables whose rows differ in them."""
     differing = {key for key in _CLASS if len({row[key] for row in rows} - {None}) > 1}
     return [replace(column, terminal=True) if column.key in differing else column for column in columns]
 
 
 def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """All columns side by side, or one line per column if the terminal is too narrow."""
+    """Print all columns side by side, or one line per column if the terminal is too narrow."""
     texts = [
         _Text(printable(column.key), [human(cell, column.digits) for cell in cells], numeric=_is_numeric(cells))
         for column in columns
@@ -114,7 +114,7 @@ def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """The columns in which some row has a value. A terminal shows a value that all rows share only once."""
+    """Print the columns in which some row has a value. On a terminal, a value that all rows share is printed once."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
     side_by_side = [text for text in texts if not text.below]
@@ -142,9 +142,9 @@ def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _print_lines(out: Console, columns: Sequence[_Text], below: Sequence[_Text]) -> bool:
-    """Print columns side by side and the others below each row; return False if the terminal is too narrow.
+    """Print columns side by side, and the columns in `below` under each row.
 
-    In a pipe every row fits.
+    Returns False if the terminal is too narrow. In a pipe, every row fits.
     """
     lines = [[" ".join(cell.splitlines()) for cell in line] for line in zip(*(t.cells for t in columns), strict=True)]
     keys = [text.key for text in columns]
@@ -162,20 +162,20 @@ def _print_lines(out: Console, columns: Sequence[_Text], below: Sequence[_Text])
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    """Align cells in columns, numbers to the right."""
+    """Align cells in columns; numbers are aligned to the right."""
     spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
     placed = zip(cells, spaces, numeric, strict=True)
     return _GAP.join(space + cell if right else cell + space for cell, space, right in placed).rstrip()
 
 
 def say(text: str) -> None:
-    """Print a line of an answer; on a terminal, wrap it between words and keep its indent."""
+    """Print a line of an answer; on a terminal, wrap it between words and keep the indent."""
     out = console()
     out.print(between_words(text, out.width) if out.is_terminal else text, soft_wrap=True)
 
 
 def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print each row as lines of a key and its cell."""
+    """Print each row as lines, each with a key and a cell."""
     out = console()
     room = max(map(cell_len, keys), default=0) + 3
     for row in rows:
@@ -194,7 +194,7 @@ def _is_numeric(cells: Sequence[Cell]) -> bool:
 
 
 def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
-    """A column that shows its configs in their short form."""
+    """Format a column as text, with configs in their short form."""
     cells = [(column.text or column.value)(row) for row in rows]
     short = short_configs([cell for cell in cells if isinstance(cell, Config)])
     texts = [short(cell) if isinstance(cell, Config) else human(cell, column.digits) for cell in cells]
@@ -202,7 +202,7 @@ def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
 
 
 def human(cell: Cell, digits: int) -> str:
-    """A cell for people; - for an empty one."""
+    """Format a cell for people; an empty cell becomes `-`."""
     if isinstance(cell, datetime):
         return f"{cell:%Y-%m-%d %H:%M}"
     plain = words(cell)
@@ -216,9 +216,9 @@ def human(cell: Cell, digits: int) -> str:
 
 
 def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
-    """Shorten configs to their family and the values that differ from its default.
+    """Return a function that shortens a config to its family and the values that differ from the family's defaults.
 
-    If the family is not bundled, show all values.
+    If the family is not bundled, the function shows all values.
     """
     from autotune.family.template_files import default_values, template_files
 
@@ -238,7 +238,7 @@ def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as the terminal; COLUMNS=0 counts as not set."""
+    """Return a console as wide as the terminal; COLUMNS=0 is ignored."""
     file = exact(sys.stderr if stderr else sys.stdout)  # rich moves the cursor with control characters
     environment = {name: value for name, value in os.environ.items() if (name, value) != ("COLUMNS", "0")}
     made = _Console(file=file, highlight=False, markup=False, emoji=False, _environ=environment)
@@ -249,10 +249,10 @@ def console(*, stderr: bool = False) -> Console:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Escape all printed text, including rich's own."""
+        """Escape all printed text, including text that rich adds."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave a closed pipe to the command line, as for all other output; rich would exit with 1."""
+        """Let the command line handle a closed pipe, as for other output; rich would exit with 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -1,4 +1,4 @@
-"""`trials` and `show`: the recorded trials, in a list or one in full."""
+"""`trials` and `show`: list recorded trials, or show one trial in full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.errors import StoreError
 from autotune.toml_table import LARGEST
 from autotune.trial import Outcome
 
-_TABLE_ROWS = 50  # of `trials`, unless --limit says otherwise
+_TABLE_ROWS = 50  # rows that `trials` prints without --limit
 
 
 @click.command()

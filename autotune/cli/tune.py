@@ -1,4 +1,4 @@
-"""`tune` and `compare`: run a tuning study with progress, and show the best kernels at the end."""
+"""`tune` and `compare`: tune a study with progress, and show the best kernels at the end."""
 
 from __future__ import annotations
 

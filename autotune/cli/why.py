@@ -1,4 +1,4 @@
-"""`why`: explain from the recorded trials why a layer's best kernel is the fastest."""
+"""`why`: explain, from the recorded trials, why a layer's best kernel is the fastest."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """A best kernel and why it is the fastest."""
+    """A best kernel, and the rows that explain why it is the fastest."""
 
     kernel: BestWithRoofline
     rows: Sequence[WhyRow]
     rules: str
-    """a remark about the rules, for example that the family has changed since; may be empty"""
+    """a remark about the family's rules, for example that the family has changed since; may be empty"""
     profiles: tuple[KernelProfile, ...]
-    """the latest profile of its launches"""
+    """the latest profile of each of the kernel's launches"""
 
 
 _COLUMNS = (
@@ -96,7 +96,7 @@ def why(
                 + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
-        finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest that each winner won
+        finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest finals that each winner won
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
@@ -119,7 +119,7 @@ def _explained(
     kernel: BestWithRoofline,
     finals: Mapping[int, FinalsRow],
 ) -> _Explained:
-    """Explain a best kernel."""
+    """Find out why a best kernel is the fastest."""
     winner = kernel.best.row
     floor = store.noise_floors.latest(winner.device, winner.measurement_mode)
     seen = [row.profile for row in store.profiles.list(kernel.best.name) if row.row.id == winner.id]
@@ -137,7 +137,7 @@ def _explained(
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
-    """For each layer and device the kernel that `source` prints: the fastest of the classes that the study admits."""
+    """Return the kernel that `source` prints for each layer, device and measurement mode: the fastest admitted one."""
     first: dict[tuple[object, ...], BestRow] = {}
     for row in best:
         first.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
@@ -145,12 +145,12 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _columns(*keys: str) -> list[Column[WhyRow]]:
-    """The columns of these keys, in this order."""
+    """Return the columns with these keys, in this order."""
     return [column for key in keys for column in _COLUMNS if column.key == key]
 
 
 def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
-    """The answer in sentences, and the most important changes."""
+    """Print the answer in sentences, and the most important changes in a table."""
     families, params = _changes(explained)
     for text in _sentences(explained, families, params, classes):
         say(text)
@@ -163,9 +163,7 @@ def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
 
 
 def _changes(explained: _Explained) -> tuple[list[WhyRow], list[WhyRow]]:
-    """The other families, fastest first, then for each parameter the best other value that was tried,
-    costliest first.
-    """
+    """Return the other families, fastest first, and the best other value tried for each parameter, slowest first."""
     family = explained.kernel.best.row.trial.config.template
     timed = sorted((row for row in explained.rows if row.over_winner is not None), key=_ratio)
     families = [row for row in timed if row.about == "family" and row.template != family]
@@ -183,7 +181,7 @@ def _ratio(row: WhyRow) -> float:
 def _sentences(
     explained: _Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
 ) -> Iterator[str]:
-    """Why it is the fastest: the next family, the values that matter, and what limits it."""
+    """Say why the kernel is the fastest: the next family, the values that matter, and what limits the kernel."""
     best, facts = explained.kernel.best, explained.kernel.facts
     trial = best.row.trial
     over = ""
@@ -223,7 +221,7 @@ def _sentences(
 
 
 def _print_all(explained: _Explained, classes: Sequence[BestRow]) -> None:
-    """The answer in sentences, and all rows in a table for each kind."""
+    """Print the answer in sentences, and all rows in a table for each kind of row."""
     for text in _sentences(explained, *_changes(explained), classes):
         say(text)
     for about, title, keys in _SECTIONS:
@@ -246,4 +244,4 @@ _SECTIONS = (
     ("family", "families", ("template", "time_us", "over_winner", "trials", "correct", "note")),
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
 )
-"""For each kind of row its title and columns on a terminal."""
+"""The kinds of rows, each with the title and the columns of its table."""
