@@ -1,1 +1,1 @@
-"""One study on many devices of many hosts: a coordinator, which has the results database, and cluster workers."""
+"""Tune one study on many devices of many hosts: a coordinator with the results database, and cluster workers."""

@@ -1,4 +1,4 @@
-"""A cluster worker: a Dask worker with its own device, and the Dask task that tunes a part of a layer on it.
+"""A cluster worker: a Dask worker with its own device, and the Dask task that tunes a part of a layer.
 
 `ClusterWorker` is what SSHCluster and dask-jobqueue start; `serve` is the command `autotune worker`.
 """
@@ -37,10 +37,10 @@ from autotune.tuning.schedule import Schedule
 from autotune.tuning.tuned_layer import OpenLayer, Run
 
 INFO = "autotune-worker"
-"""the key of the version and the device class in a worker's startup information on Dask's scheduler"""
-_PREPARED = 8  # layers whose search spaces a worker keeps
-_POLL_S = 0.2  # between two checks for the end
-_RETRY_S = 1.0  # between two attempts to reach a scheduler
+"""key of autotune's version and the device class in a worker's startup information"""
+_PREPARED = 8  # number of layers whose search spaces a worker keeps
+_POLL_S = 0.2  # seconds between two checks whether to stop
+_RETRY_S = 1.0  # seconds between two attempts to reach a scheduler
 _EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
 Prepared = tuple[list[SearchSpace], WarmStart | None]
@@ -48,18 +48,18 @@ Prepared = tuple[list[SearchSpace], WarmStart | None]
 
 
 class OpenDevice:
-    """A device with the search spaces of the latest layers."""
+    """An open device, and the search spaces of the latest layers."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
         self._open = ExitStack()
         self._open.callback(evaluator.close)
-        self._open.enter_context(single_threaded())  # once: tasks overlap
+        self._open.enter_context(single_threaded())  # here and not in each task, because tasks overlap
         self.device_class = DeviceClass.of(evaluator.info, evaluator.environment)
         self.tasks = 1 if evaluator.finals_alone else 2
-        """the number of tasks at once: one compiles while the last kernels of the other are measured"""
+        """number of tasks to run at once; one task compiles while the last kernels of another are measured"""
         self.lost = ""
-        """how the device was lost; empty while it works"""
+        """how the device was lost; empty while the device works"""
         self.stopping = False
         """whether tasks should end after the current evaluation"""
         self._running = BoundedSemaphore(self.tasks)
@@ -67,7 +67,7 @@ class OpenDevice:
         self._prepared: dict[bytes, Prepared] = {}
 
     def run(self, task: LayerTask, report: Callable[[Report], object], stopping: Callable[[], bool]) -> TaskEnd:
-        """Tune a part of a layer, as `tune` does. Raises DeviceLost if the device is lost."""
+        """Tune a part of a layer in the same way as `tune`. Raises DeviceLost if the device is lost."""
         with self._running:
             began_s = time.perf_counter()
             spaces, design = self._prepare(task)
@@ -108,7 +108,7 @@ class OpenDevice:
 
 
 class ClusterWorker(Worker):
-    """A Dask worker that owns a device. Its resource in Dask is the class of the device."""
+    """A Dask worker that owns a device. The class of the device is a Dask resource of the worker."""
 
     def __init__(
         self,
@@ -119,9 +119,9 @@ class ClusterWorker(Worker):
         compilers: int | None = None,
         **options: object,
     ) -> None:
-        """Open `device`, by default the first CUDA device, or else the host. `options` are Dask's for a Worker."""
+        """Open `device`, by default the first CUDA device or else the host. `options` go to Dask's Worker."""
         self.owns_device = not isinstance(device, OpenDevice)
-        """whether the device was opened here, and is closed with the worker"""
+        """whether the worker opened the device and must close it"""
         if not isinstance(device, OpenDevice):
             device = OpenDevice(evaluator_of(device, compilers or usable_cores()))
         self.device = device
@@ -136,7 +136,7 @@ class ClusterWorker(Worker):
         super().__init__(scheduler_ip, scheduler_port, **merged)
 
     async def close_gracefully(self, *arguments: object, **options: object) -> None:
-        """Take no further tasks, end the running ones after their current evaluations, and leave the cluster."""
+        """Accept no more tasks, end running tasks after their current evaluations, and leave the cluster."""
         self.device.stopping = True
         self.status = Status.paused
         while self.state.executing:
@@ -153,7 +153,7 @@ class ClusterWorker(Worker):
 
 
 def next_evaluations(task: LayerTask) -> TaskEnd:
-    """The Dask task. Each trial is reported as an event before this returns."""
+    """Run the next evaluations of a layer as a Dask task. Each trial is reported as an event before the task ends."""
     worker = get_worker()
     if not isinstance(worker, ClusterWorker):
         raise DeviceError(f"{worker.address}: is not an autotune worker")
@@ -167,7 +167,10 @@ def next_evaluations(task: LayerTask) -> TaskEnd:
 
 
 class _Stop:
-    """Whether a task should end: its Event is set, the task was cancelled, or its worker is closing."""
+    """A callable that returns whether a task should end.
+
+    A task should end if its Event is set, the task was cancelled, or the worker is closing.
+    """
 
     def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
         self._worker, self._event, self._key = worker, event, key
@@ -187,12 +190,12 @@ class _Stop:
         return True
 
     def _ask(self) -> Future[bool]:
-        """Wait for the task's Event. `distributed.Event` would open a client in every worker."""
+        """Start waiting for the task's Event. (`distributed.Event` would open a client in every worker.)"""
         waiting = self._worker.scheduler.event_wait(name=self._event, timeout=_EVENT_S)
         return asyncio.run_coroutine_threadsafe(waiting, self._worker.loop.asyncio_loop)
 
     def close(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for the task's Event."""
         self._answer.cancel()
 
 
@@ -205,15 +208,16 @@ async def serve(
     stopping: Callable[[], bool],
     once: bool,
 ) -> None:
-    """Run a cluster worker until `stopping`; unless `once`, wait for a new scheduler after one was lost.
+    """Run a cluster worker until `stopping` returns true.
 
-    Raises StudyError if there is no scheduler and `once` is set, DeviceLost if the device is lost.
+    If the scheduler is lost, wait for a new scheduler, or end if `once` is set. Raises StudyError if there is no
+    scheduler and `once` is set, and DeviceLost if the device is lost.
     """
     waiting = False
     while not stopping():
         device.stopping = False
         try:
-            with suppress(ConnectionError, TimeoutError):  # a scheduler that is just starting; no such host is an error
+            with suppress(ConnectionError, TimeoutError):  # the scheduler may still be starting
                 await knock(cluster)
             worker = ClusterWorker(address_of(cluster), device=device, name=f"{name}-{secrets.token_hex(3)}")
             if not await _connected(worker, stopping):
@@ -243,7 +247,7 @@ async def serve(
 
 
 async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> bool:
-    """Wait until a worker is connected to the scheduler; False if `stopping` comes first."""
+    """Wait until a worker is connected to the scheduler. Return False if `stopping` returns true first."""
 
     async def connect() -> None:
         await worker
@@ -262,5 +266,5 @@ async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> boo
 
 
 def worker_name(device: str | None) -> str:
-    """The default name of a worker."""
+    """Return the default name of a worker."""
     return f"{socket.gethostname()}-{device or 'default'}"

@@ -1,4 +1,4 @@
-"""`tune --cluster`: submits the tasks of all layers to Dask, stores their reports, and goes on after losses."""
+"""`tune --cluster`: submit the tasks of all layers to Dask, store the reports, and continue after workers are lost."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Overview:
 
     workers: int
     busy: int
-    """workers with a task"""
+    """number of workers that run a task"""
     layers: int
-    """layers times device classes"""
+    """number of layers times number of device classes"""
     done: int
     trials: int
-    """evaluated by this run"""
+    """number of trials that this run has evaluated"""
     elapsed_s: float
     dashboard: str
 
@@ -60,32 +60,32 @@ class ClusterResult:
     device_class: DeviceClass
     results: tuple[LayerResult, ...]
     failed: Mapping[str, str]
-    """layer to why it could not be tuned"""
+    """the reasons why layers could not be tuned, by layer"""
 
 
 @dataclass(slots=True, eq=False)
 class _ClassRun:
-    """The study on one device class."""
+    """The progress of the study on one device class."""
 
     device_class: DeviceClass
     tasks: int = 0
-    """number of tasks that the workers of the class run at once; 0: there is no worker"""
+    """number of tasks that the workers of the class run at once; 0: the class has no worker"""
     results: dict[Problem, LayerResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     """the running tasks, by layer"""
 
     def is_open(self, layer: Layer) -> bool:
-        """Whether a layer has not begun."""
+        """Whether the layer has not begun."""
         return not (layer.problem in self.results or layer.name in self.failed or layer.name in self.running)
 
 
 class SchedulerLost(Exception):
-    """The scheduler was lost; the run continues when there is one again."""
+    """The scheduler was lost. The run continues when a scheduler is available again."""
 
 
 class Coordinator:
-    """Tunes a study on every device class of the workers, or on the wanted ones."""
+    """Tunes a study on every device class that has workers, or only on the wanted classes."""
 
     def __init__(
         self,
@@ -99,26 +99,26 @@ class Coordinator:
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`lock` acquires the study on a class for this run; raises BlockingIOError while another run has it."""
+        """`lock` locks the study on a device class; it raises BlockingIOError if another run has the lock."""
         self._run, self._asked, self._layers, self._cluster = run, tuple(layers), distinct_layers(layers), cluster
         self._wanted, self._lock, self._observe, self._say = wanted, lock, observe, say
         self._stopping = stopping
         self._classes: dict[str, _ClassRun] = {}
         self._waiting: dict[str, DeviceClass] = {}
-        """classes that another run tunes"""
+        """classes on which another run is tuning the study"""
         self._workers: Mapping[str, Workers] = {}
         self._tasks: dict[str, tuple[LayerRun, Future]] = {}
         """the running tasks, by id"""
         self._trials = 0
         self._error: Exception | None = None
-        """raised while a report was stored"""
+        """exception that was raised while a report was stored"""
         self._started = time.monotonic()
         self._stopped_s = math.inf
-        """the time at which the Event that ends tasks was set"""
+        """time at which the Event that ends tasks was set"""
         self._last_message = ""
 
     async def run(self) -> tuple[ClusterResult, ...]:
-        """Tune every layer on every class, or until `stopping`; return the results of each class."""
+        """Tune every layer on every class, until done or `stopping`, and return the results of each class."""
         await self._find_scheduler()
         while not self._over:
             client = Client(address_of(self._cluster), asynchronous=True, name="autotune")
@@ -149,7 +149,7 @@ class Coordinator:
         )
 
     async def _find_scheduler(self) -> None:
-        """Wait for a scheduler, for at most FIRST_S. Raises StudyError if there is none."""
+        """Wait up to FIRST_S for a scheduler. Raises StudyError if there is none by then."""
         until = time.monotonic() + FIRST_S
         while not self._stopping():
             try:
@@ -164,7 +164,7 @@ class Coordinator:
                 return
 
     async def _session(self, client: Client) -> None:
-        """Tune with one scheduler. Raises SchedulerLost when it is lost."""
+        """Tune with one scheduler. Raises SchedulerLost if the scheduler is lost."""
         await client.run_on_scheduler(prepare)
         topic = f"autotune-{secrets.token_hex(8)}"
         client.subscribe_topic(topic, self._hear)
@@ -206,7 +206,7 @@ class Coordinator:
     # Workers and device classes.
 
     async def _meet(self, client: Client) -> None:
-        """List the workers, and begin the study on new classes."""
+        """List the workers, and begin the study on new device classes."""
         self._workers = await client.run_on_scheduler(workers_of, key=INFO)
         for each in self._classes.values():
             each.tasks = 0
@@ -235,7 +235,7 @@ class Coordinator:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Wanted devices that no worker has."""
+        """The wanted devices that no worker has."""
         present = [*(each.device_class for each in self._classes.values()), *self._waiting.values()]
         if not self._wanted:
             return () if present else ("a device",)
@@ -253,7 +253,10 @@ class Coordinator:
     # Layers and their tasks.
 
     async def _begin_layers(self, client: Client, topic: str) -> None:
-        """Begin as many layers as workers run tasks at once; a layer keeps its place until it is tuned."""
+        """Begin layers until each class has as many as its workers run tasks at once.
+
+        A layer that has begun counts until it is tuned.
+        """
         for each in self._classes.values():
             tuned: TunedBefore = {}
             for layer in self._layers:
@@ -265,7 +268,7 @@ class Coordinator:
                     await asyncio.sleep(0)  # so that reports of other layers are stored
 
     async def _tune(self, client: Client, topic: str, class_run: _ClassRun, run: LayerRun) -> None:
-        """Tune a layer, task after task."""
+        """Tune a layer by submitting one task after another."""
         layer, result, why = run.layer, None, ""
         while result is None:
             task = run.task(topic)
@@ -301,11 +304,11 @@ class Coordinator:
                 class_run.failed[layer.name] = why
                 return
             if result is not None and result.stopped == INTERRUPTED and not self._stopping():
-                result = None  # only its worker is stopping
+                result = None  # the worker is stopping, but this run is not
         class_run.results[layer.problem] = result
 
     def _lose(self, run: LayerRun, why: str) -> None:
-        """A task failed: store the trial that it was running."""
+        """Handle a failed task: store the trial that was running, and report the reason."""
         if self._error is None:
             run.lose(why)
         self._say(f"{run.layer.name} on {run.device_class.info.name}: {why}")
@@ -322,7 +325,7 @@ class Coordinator:
                 self._trials += run.hear(report.call)
             else:
                 run.workers.append(report.worker)
-                if len(run.workers) > 1:  # Dask has started the task again, with outdated trials
+                if len(run.workers) > 1:  # Dask has restarted the task, with outdated trials
                     del self._tasks[report.task]
                     asyncio.get_running_loop().create_task(future.cancel())
         except Exception as error:  # noqa: BLE001 - Dask would only log it
@@ -364,7 +367,7 @@ class Coordinator:
 
 
 def _is(device_class: DeviceClass, word: str) -> bool:
-    """Whether a word names a device class: its kind, else its name or a part of it."""
+    """Whether a word is the kind of a device class, its device's name or a part of the name."""
     if word.casefold() in KINDS:
         return word.casefold() == device_class.info.kind
     return bool(devices_named(word, [device_class.info]))

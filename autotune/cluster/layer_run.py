@@ -1,4 +1,4 @@
-"""One layer on one device class: make its tasks from the results database, and store their reports."""
+"""Tune one layer on one device class: make tasks from the results database, and store the reports of the tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from autotune.tuning.layer_store import StoredLayer, template_records
 from autotune.tuning.tuned_layer import Part
 
 TunedBefore = dict[tuple[str, ...], tuple[TopTrial, ...]]
-"""The trials of tuned layers on a device class, by their accuracy classes."""
+"""The trials of tuned layers on a device class, by accuracy classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyRun:
-    """A study in the results database, begun or resumed."""
+    """A study in the results database that this run has begun or resumed."""
 
     store: Store
     study: Study
@@ -35,31 +35,31 @@ class StudyRun:
     finals: FinalsPlan
     key: StudyKey
     packed: bytes
-    """the families, as tasks have them"""
+    """the families, pickled and compressed for tasks"""
     records: tuple[TemplateRecord, ...]
 
     @staticmethod
     def begin(
         store: Store, study: Study, families: Mapping[str, KernelTemplate], finals: FinalsPlan, *, fresh: bool
     ) -> StudyRun:
-        """Begin or resume."""
+        """Begin a study, or resume it unless `fresh`."""
         key = store.studies.begin(study, fresh=fresh)
         packed = zlib.compress(pickle.dumps(families))
         return StudyRun(store, study, families, finals, key, packed, template_records(families))
 
 
 class LayerRun:
-    """A layer while it is tuned, one task after another."""
+    """A layer during a cluster run, which sends one task after another."""
 
     def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer, tuned: TunedBefore) -> None:
-        """`tuned` keeps the trials for a warm start, which layers that begin together read once."""
+        """Open the layer. `tuned` caches the trials for a warm start, for layers that begin together."""
         self._run, self.device_class, self.layer = run, device_class, layer
         info, environment, study, store = device_class.info, device_class.environment, run.study, run.store
         mode = study.measurement_mode
         self._stored = StoredLayer.open(store, run.key, layer, info, environment, mode, run.records)
         self._first_number = store.trials.next_number(self._stored.scope)
         classes = study.informative(layer.problem)
-        if self._first_number:  # a resumed layer starts from the same trials as the run that it resumes
+        if self._first_number:  # a resumed layer uses the same trials as the first run
             self._tuned = self._similar(tuned_before(study, layer, self._stored))
         else:
             if classes not in tuned:
@@ -69,14 +69,14 @@ class LayerRun:
         self._spent_s = 0.0
         self._new = 0
         self.workers: list[str] = []
-        """the workers that have begun the current task"""
+        """names of the workers that have begun the current task"""
         self.reports = 0
         """number of reports of the current task"""
         self.failures = 0
-        """tasks in a row that failed and reported no trial"""
+        """number of consecutive tasks that failed without reporting a trial"""
 
     def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
-        """The trials that a warm start considers."""
+        """Return the trials that a warm start considers, which come from similar layers."""
         families = self._run.study.templates or self._run.families
         searched = [trial for trial in tuned if trial.config.template in families]
         similar = near(self.layer.problem, self.device_class.info, searched)
@@ -84,7 +84,7 @@ class LayerRun:
         return tuple(trial for trial in searched if id(trial) in chosen)
 
     def task(self, topic: str) -> LayerTask:
-        """The task for the next evaluations, given all trials so far."""
+        """Make the task for the next evaluations, from all trials so far."""
         run, study, state = self._run, self._run.study, self._stored.state()
         self._stored.running.clear()
         self.workers.clear()
@@ -103,7 +103,7 @@ class LayerRun:
         )
 
     def hear(self, call: Report) -> bool:
-        """Store a report of the task; return whether it ends an evaluation."""
+        """Store a report of the task, and return whether the report ends an evaluation."""
         running = len(self._stored.running)
         call(self._stored)
         self.reports += 1
@@ -122,7 +122,7 @@ class LayerRun:
         self.failures = 0 if self.reports else self.failures + 1
 
     def end(self, end: TaskEnd) -> LayerResult | None:
-        """Count a task that has ended; return the layer's result, or None when another part follows."""
+        """Count a task that has ended, and return the layer's result; None if another task follows."""
         self._spent_s += end.spent_s
         self._new += end.result.new
         self.failures = 0

@@ -1,4 +1,4 @@
-"""Dask's scheduler: its address, the settings that autotune needs, its workers, and a scheduler of this process."""
+"""Dask's scheduler: find its address, configure it, list its workers, or run a scheduler in this process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from distributed.comm.addressing import get_address_host_port
 from autotune.errors import StudyError
 from autotune.toml_table import is_whole
 
-TTL_S = 30.0  # without a heartbeat, after which a worker counts as lost; Dask's default is five minutes
+TTL_S = 30.0  # seconds without a heartbeat after which a worker counts as lost; Dask's default is five minutes
 CONNECT_S = 10.0  # maximum wait for a scheduler's answer
 
 
 def address_of(cluster: str) -> str:
-    """The address of a scheduler, given directly or by a scheduler file. Raises StudyError for anything else."""
+    """Return the address of a scheduler, which is given directly or by a scheduler file.
+
+    Raises StudyError if `cluster` is neither.
+    """
     if "://" in cluster:
         return cluster
     path = Path(cluster)
@@ -41,10 +44,10 @@ def address_of(cluster: str) -> str:
 
 
 async def knock(cluster: str) -> None:
-    """Connect to a scheduler's port once; Dask would repeat that until a timeout.
+    """Try once to connect to a scheduler's port. (Dask would retry until a timeout.)
 
-    Raises OSError if nobody listens, no host has that name or Dask's certificates cannot be read, TimeoutError, and
-    StudyError for an invalid address.
+    Raises OSError if no process listens on the port, the host name is unknown or Dask's certificates cannot be read,
+    TimeoutError if there is no answer, and StudyError for an invalid address.
     """
     address = address_of(cluster)
     try:
@@ -58,7 +61,7 @@ async def knock(cluster: str) -> None:
 
 
 def is_open(address: str) -> bool:
-    """Whether an address takes unencrypted connections that may come from other machines."""
+    """Whether an address accepts unencrypted connections from other machines."""
     scheme, _, rest = address.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
     try:
@@ -68,16 +71,16 @@ def is_open(address: str) -> bool:
 
 
 def quiet() -> None:
-    """Keep Dask from logging each loss, which autotune reports in a line of its own."""
+    """Keep Dask from logging the loss of a worker or scheduler, which autotune reports itself."""
     dask.config.set({"distributed.admin.log-format": "%(message)s"})
     for name in ("distributed", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def prepare(dask_scheduler: Scheduler) -> None:
-    """Run on a scheduler: fail a task whose worker is lost, and lose a silent worker after TTL_S.
+    """Configure a scheduler (runs there): fail a task whose worker is lost, and drop a silent worker after TTL_S.
 
-    By default Dask would repeat the task on up to three more workers, with outdated trials.
+    By default, Dask would repeat the task on up to three more workers, with outdated trials.
     """
     dask_scheduler.allowed_failures = 0
     if dask_scheduler.worker_ttl is None or dask_scheduler.worker_ttl > TTL_S:
@@ -92,17 +95,18 @@ class Workers:
     """The workers of one device class."""
 
     version: str
-    """version of their autotune"""
+    """version of autotune on these workers"""
     device_class: bytes
-    """pickled"""
+    """the device class, pickled"""
     names: tuple[str, ...]
     tasks: int
-    """number of tasks that they run at once"""
+    """number of tasks that these workers run at once"""
 
 
 def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
-    """Run on a scheduler: return its autotune workers by the label of their device class. `key` identifies their
-    startup information.
+    """Return a scheduler's autotune workers (runs there), by the label of the device class.
+
+    `key` identifies autotune's entry in the startup information of a worker.
     """
     by_label: dict[str, Workers] = {}
     for label, quantities in dask_scheduler.resources.items():
@@ -115,11 +119,11 @@ def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
 
 
 _END_S = 20.0  # maximum wait for a worker to end its current evaluation
-_MOST = 64  # workers that one run may start
+_MOST = 64  # maximum number of workers that one run may start
 
 
 def local_workers(cluster: str) -> int:
-    """N of `local:N`; 0 for the address of a scheduler. Raises StudyError for a wrong N."""
+    """Return N of `local:N`, or 0 for the address of a scheduler. Raises StudyError if N is invalid."""
     kind, _, count = cluster.partition(":")
     if kind in ("ssh", "slurm"):
         raise StudyError(
@@ -135,7 +139,7 @@ def local_workers(cluster: str) -> int:
 
 @contextmanager
 def worker_processes(address: str, workers: Sequence[Sequence[str]]) -> Iterator[tuple[subprocess.Popen[bytes], ...]]:
-    """Start `autotune worker` once for each list of options; the processes end with the block."""
+    """Start `autotune worker` once for each list of options. The processes end with the `with` block."""
     command = [sys.executable, "-m", "autotune", "worker", address]
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -155,13 +159,13 @@ def worker_processes(address: str, workers: Sequence[Sequence[str]]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """A scheduler of this process with worker processes."""
+    """A scheduler in this process, with worker processes on this machine."""
 
     address: str
     processes: tuple[subprocess.Popen[bytes], ...]
 
     def gone(self) -> str:
-        """A message with the exit statuses once all workers have ended; empty before."""
+        """Return a message with the exit statuses if all workers have ended; otherwise empty."""
         codes = [process.poll() for process in self.processes]
         if any(code is None for code in codes):
             return ""
@@ -170,7 +174,7 @@ class LocalCluster:
 
 @asynccontextmanager
 async def local_cluster(workers: Sequence[Sequence[str]]) -> AsyncIterator[LocalCluster]:
-    """A scheduler with these workers; with TLS where Dask's configuration asks for it."""
+    """Run a scheduler with these workers, with TLS if Dask's configuration requires encryption."""
     protocol = "tls" if Security().require_encryption else "tcp"
     async with Scheduler(
         host="127.0.0.1", port=0, protocol=protocol, dashboard=False, dashboard_address=":0"

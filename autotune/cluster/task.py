@@ -1,4 +1,4 @@
-"""The messages between `tune --cluster` and its workers: a task, the reports of its trials, and its end."""
+"""The messages between `tune --cluster` and the cluster workers: tasks, reports of trials, and results of tasks."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 from autotune.tuning.tuned_layer import Part
 
 EVALUATIONS = 20
-"""new evaluations of one task"""
+"""number of new evaluations in one task"""
 WORKER_LOST = "worker_lost"
-"""the reason of a trial that was running when its worker was lost"""
+"""the reason of a failed trial that was running when its worker was lost"""
 
 Report = Callable[[StoredLayer], object]
-"""A call that writes a task's result; the coordinator makes it on the layer in its results database."""
+"""A call that stores a result. The coordinator makes this call on the layer in the results database."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """Devices with comparable results: of one identity, in one environment, with one version of autotune."""
+    """Devices with comparable results: equal identities, equal environments and the same version of autotune."""
 
     label: str
-    """the name of Dask's resource"""
+    """the name of the resource in Dask"""
     info: DeviceInfo = field(compare=False)
     environment: Environment = field(compare=False)
 
     @staticmethod
     def of(info: DeviceInfo, environment: Environment) -> DeviceClass:
-        """The class of a device."""
+        """Return the class of a device."""
         identity = repr((info.identity, environment.identity, __version__))
         digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
         return DeviceClass(f"{info.kind}:{info.name}:{digest}", info, environment)
@@ -46,27 +46,27 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class LayerTask:
-    """The next evaluations of one layer on a device of one class, and its finals after the last evaluation."""
+    """A request for a layer's next evaluations on one device class, and for the finals after the last evaluation."""
 
     id: str
     topic: str
-    """the topic of its reports in Dask, and the name of the Dask Event that ends it after the current evaluation"""
+    """Dask topic of the task's reports, and name of the Dask Event that ends the task after the current evaluation"""
     study: Study
-    """the study with this layer alone, without its file's text"""
+    """the study with only this layer, and without the text of the study file"""
     layer: Layer
     state: LayerState
     part: Part
     families: bytes
-    """the families of `tune` by name, pickled and compressed once for all tasks"""
+    """all families by name, pickled and compressed once for all tasks"""
     finals: FinalsPlan
     rates: Mapping[str, float]
-    """rates of the device"""
+    """calibrated rates of the device"""
     tuned: tuple[TopTrial, ...]
     """the best trials of similar layers, for a warm start"""
 
 
 class _Reporter:
-    """A layer whose every method reports the call."""
+    """A substitute for StoredLayer whose methods report each call."""
 
     def __init__(self, report: Callable[[Report], object]) -> None:
         self._report = report
@@ -76,26 +76,29 @@ class _Reporter:
 
 
 def reporting(report: Callable[[Report], object]) -> StoredLayer:
-    """The layer of a task: it reports each call to the coordinator, which makes it on the layer in its database."""
+    """Return a substitute for a task's layer that reports each call to the coordinator.
+
+    The coordinator makes the same call on the layer in the results database.
+    """
     return cast(StoredLayer, _Reporter(report))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """An event of a task."""
+    """An event of a running task."""
 
     task: str
-    """its id"""
+    """id of the task"""
     worker: str
-    """the name of the worker that runs it"""
+    """name of the worker that runs the task"""
     call: Report | None
-    """None: the task begins"""
+    """the reported call; None: the task has begun"""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """The result of a task, after all of its reports."""
+    """The result of a task, which is sent after all reports of the task."""
 
     result: LayerResult
     spent_s: float
-    """seconds of the layer's time budget that it used"""
+    """seconds of the layer's time budget that the task used"""

@@ -1,7 +1,7 @@
 """Time a study's layers from host memory to host memory with their best kernels, for every way to split the batch.
 
-Each way to split and copy the batch is a trial in the measurement mode `end_to_end`, stored and resumed like all
-others. Its kernel is the layer's best, rendered for the sizes of its segments.
+Each way to split and copy the batch is a trial in the measurement mode `end_to_end`, which is stored and resumed like
+any other trial. The kernel is the best kernel of the layer, rendered for the sizes of the segments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER = (
     "its input, runs the kernel, copies its output.'"
 )
 FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest(), _HEADER)
-"""The template name of these trials."""
+"""The record that stands for a template in end-to-end trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,16 @@ class EndToEndResult:
     layer: Layer
     name: str
     kernel: BestRow | None
-    """the layer's best kernel; None: it has no correct one"""
+    """the layer's best kernel; None: the layer has no correct kernel"""
     rows: tuple[EndToEndRow, ...]
     """correct trials with this kernel, fastest first"""
     failures: Mapping[str, int]
 
 
 def configs(choices: EndToEnd, n: int) -> Iterator[Config]:
-    """Every distinct combination, the unsplit batch first.
+    """Yield every distinct combination of the choices, by number of segments.
 
-    It leaves out plans with more streams than segments, and numbers of segments that n cannot be divided into.
+    Combinations with more streams than segments, or with more segments than n can be divided into, are left out.
     """
     for pinned in choices.pinned:
         for segments in sorted(set(choices.segments)):
@@ -72,8 +72,9 @@ def time_end_to_end(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[EndToEndResult, ...]:
-    """Time tuned layers, each with its best kernel of the study's classes. Raises StudyError if the best kernel's
-    family is not among the templates.
+    """Time tuned layers end to end, each with the best kernel in the accuracy classes that the study admits.
+
+    Raises StudyError if the family of a best kernel is not among the templates.
     """
     key = store.studies.begin(study)
     results = []
@@ -94,7 +95,7 @@ def time_end_to_end(
 def best_kernel(
     study: Study, generation: int, layer: Layer, evaluator: DeviceEvaluator, store: Store
 ) -> BestRow | None:
-    """The fastest kernel that the study found for the layer on this device, in the classes that it admits."""
+    """Return the fastest kernel that the study found for a layer on this device, in the classes that it admits."""
     rows = [
         row
         for row in store.best.of_study(study.name, generation, f"{study.name}.{layer.name}")
@@ -137,7 +138,7 @@ class _EndToEndLine:
         self.compiled: dict[str, Future[Binary]] = {}
 
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
-        """Time the plans without a result."""
+        """Time the plans that have no stored result, and return the results of all plans."""
         wanted = list(configs(self.choices, self.layer.problem.runtime_size))
         state = self.stored.state()
         known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
@@ -177,7 +178,7 @@ class _EndToEndLine:
         return render(bound, self.kernel.row.trial.config)
 
     def _try(self, number: int, config: Config, attempts: int) -> Trial:
-        """Verify and time one plan; its trial is first committed as running."""
+        """Verify and time one plan, after storing the trial as `running`."""
         trial = Trial(
             number=number,
             config=config,
@@ -223,7 +224,7 @@ class _EndToEndLine:
         return self.layer.problem.runtime_size
 
     def _binary(self, program: Program) -> Binary:
-        """Compiled once, because the text of most families is the same for every n."""
+        """Compile a program, or return the earlier binary: the text of most families is the same for every n."""
         if program.hash not in self.compiled:
             self.compiled[program.hash] = self.evaluator.build(program)
         return self.compiled[program.hash].result()

@@ -1,4 +1,4 @@
-"""A layer -> the configs that its search starts with, or the one that is predicted to be fastest without a search."""
+"""layer -> the configs that a search starts with, or the config that is predicted to be fastest without a search."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def initial_design(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> WarmStart | None:
-    """The initial design of a layer, from the cost model and the trials of similar layers and devices; None if the
-    study wants none.
+    """Return the initial design of a layer, from the cost model and the trials of similar layers and devices.
+
+    Returns None if `warm_start` is off in the study.
     """
     if not study.warm_start:
         return None
@@ -38,7 +39,7 @@ def initial_design(
 
 
 def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTrial, ...]:
-    """The stored trials of layers and devices from which a search of this layer may start."""
+    """Return the stored trials of other layers and devices from which a search of this layer may start."""
     if not study.warm_start:
         return ()
     kinds = ("cuda", "replay") if stored.info.kind == "replay" else (stored.info.kind,)
@@ -49,7 +50,7 @@ def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTr
 def stored_design(
     study: Study, layer: Layer, spaces: Sequence[SearchSpace], stored: StoredLayer, rates: Mapping[str, float]
 ) -> WarmStart | None:
-    """The initial design of a layer, from the trials that are stored now."""
+    """Return the initial design of a layer, from the trials that are stored now."""
     return initial_design(study, layer, spaces, stored.info, tuned_before(study, layer, stored), rates)
 
 
@@ -59,10 +60,10 @@ class Predicted:
 
     layer: Layer
     bound: BoundTemplate
-    """its family, for the layer and the device"""
+    """the config's family, bound to the layer and the device"""
     config: Config
     predicted_us: float | None
-    """None on a device that the cost model does not cover: the config is then a family's default"""
+    """predicted time; None on a device that the cost model does not cover, where the config is a family's default"""
 
 
 def predict(
@@ -73,9 +74,10 @@ def predict(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> Predicted:
-    """The config of a layer that is predicted to be fastest on a device, with its calibrated rates.
+    """Return the config of a layer that is predicted to be fastest on a device.
 
-    `tuned` are trials of other layers and devices that correct the prediction. Raises StudyError as `open_spaces`.
+    `rates` are the calibrated rates of the device. `tuned` are trials of other layers and devices, which correct the
+    prediction. Raises the same errors as `open_spaces`.
     """
     spaces = open_spaces(study, layer, templates, info)
     design = initial_design(study, layer, spaces, info, tuned, rates)

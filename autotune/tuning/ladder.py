@@ -1,9 +1,8 @@
-"""Tune a study's techniques separately: the best kernel of each on each layer, relative to the first and the previous
-one.
+"""Tune each technique of a study separately, and compare its best kernels with the first and the previous technique.
 
-Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values, so its trials are
-stored, resumed and never repeated like all others. A ladder is read from those trials, at once or later. There are no
-finals, because a technique's best is not an answer about the layer.
+Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values. The trials are
+stored, resumed and never repeated, like all other trials. A ladder is read from these trials, at once or later. No
+finals run, because the best kernel of a technique need not be the best kernel of the layer.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from autotune.tuning.tune import tune
 
 @dataclass(frozen=True, slots=True)
 class LadderStep:
-    """One technique on one layer."""
+    """The result of one technique on one layer."""
 
     technique: Technique
     layer: str
     best: TrialRow | None
-    """its fastest trial; None: no correct kernel, or the technique does not support the layer"""
+    """fastest trial of the technique; None: no kernel is correct, or the technique does not support the layer"""
     over_first: float | None
     """speed-up over the first technique"""
     over_previous: float | None
@@ -40,17 +39,17 @@ class LadderStep:
 
     @property
     def best_us(self) -> float | None:
-        """The median of its fastest trial."""
+        """The median of the technique's fastest trial."""
         return None if self.best is None else self.best.median_us
 
     @property
     def config(self) -> Config | None:
-        """The config of its fastest trial."""
+        """The config of the technique's fastest trial."""
         return None if self.best is None else self.best.trial.config
 
     @property
     def reported_ms(self) -> float | None:
-        """The report's own time on its GPU."""
+        """The time in milliseconds that the technique's report states, on the GPU of the report."""
         return self.technique.reported_ms.get(self.layer)
 
 
@@ -70,7 +69,7 @@ def climb(
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[LadderStep]:
-    """Tune every technique on each of the layers. Raises StudyError if it has none."""
+    """Tune every technique of a study on each layer. Raises StudyError if the study has no techniques."""
     require_techniques(study)
     refused: dict[tuple[str, str], str] = {}
     for technique in study.techniques:
@@ -99,7 +98,7 @@ Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
 
 
 def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:
-    """Trials by device, environment and measurement mode, in the order first seen."""
+    """Group trials by device, environment and measurement mode, in the order of first occurrence."""
     found: dict[Circumstances, list[TrialRow]] = {}
     for row in rows:
         found.setdefault((row.device.identity, row.environment.identity, row.measurement_mode), []).append(row)
@@ -112,10 +111,10 @@ def ladder_steps(
     rows: Sequence[TrialRow],
     refused: Mapping[tuple[str, str], str],
 ) -> list[LadderStep]:
-    """The ladder from a study's trials of one device, environment and measurement mode, layer by layer.
+    """Return the ladder, layer by layer, from a study's trials on one device, environment and measurement mode.
 
-    If a config was tried several times, the last trial counts. `refused`: names of a technique and a layer to the
-    reason why nothing can be tried.
+    If a config was tried several times, the last trial counts. `refused` contains the reason for each pair of technique
+    and layer names for which nothing can be tried.
     """
     found: list[LadderStep] = []
     for layer in layers:
@@ -141,13 +140,13 @@ def ladder_steps(
 
 
 def _newest(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """The last trial of each config: after a change of the family the same config is another kernel."""
+    """Return the last trial of each config, because the same config is another kernel after a change of the family."""
     finished = [row for row in rows if row.trial.outcome != Outcome.RUNNING]
     return list({row.trial.config: row for row in sorted(finished, key=lambda row: (row.started_at, row.id))}.values())
 
 
 def _commonest_failure(rows: Sequence[TrialRow]) -> str:
-    """Why no trial of a technique is correct."""
+    """Return the most frequent message of a technique's failed trials."""
     failed = Counter(row.trial.message for row in rows)
     return failed.most_common(1)[0][0] if failed else "not tried"
 

@@ -11,22 +11,22 @@ from autotune.tuning.layer_finals import FinalsResult
 from autotune.tuning.trial_log import Seen
 
 INTERRUPTED = "interrupted"
-"""reason of a layer that stopped and will be continued"""
+"""reason for stopping a layer: the run was interrupted, and a later run can continue the layer"""
 PAUSED = "paused"
-"""reason of a layer that stopped and whose next part follows"""
+"""reason for stopping a layer: this part of a cluster run is done, and the next part follows"""
 
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """The result of the configs that a search began with."""
+    """The result of the configs with which a search began."""
 
     by: str
     """`warm_start`, or `cost_model` if no similar layer was tuned"""
     used: int
     layers: tuple[tuple[str, float], ...]
-    """the layers that they come from, with their distances"""
+    """the layers that the configs come from, with their distances"""
     best: Trial | None
-    """the fastest of them; None if no config is correct"""
+    """the fastest trial of these configs; None if no config is correct"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +34,44 @@ class LayerResult:
     """The result of tuning one layer."""
 
     layer: Layer
-    """the layer"""
+    """the tuned layer"""
     name: str
-    """`study.layer`"""
+    """name in the form `study.layer`"""
     best: Trial | None
-    """the fastest correct trial; None if there is none"""
+    """the fastest correct trial; None if no trial is correct"""
     evaluated: int
-    """evaluations in the study's history, including this run's"""
+    """number of evaluations in the study's history, including this run"""
     new: int
-    """evaluations of this run"""
+    """number of evaluations in this run"""
     failures: Mapping[str, int]
-    """outcome to number of trials, correct ones left out"""
+    """number of failed trials by outcome"""
     messages: Mapping[str, Seen]
-    """kinds of failures by their messages"""
+    """failed trials by message"""
     stopped: str
-    """the reason why it ended: budget, time, exhausted, interrupted or expected gain"""
+    """the reason why tuning ended, such as budget, time, exhausted, interrupted or expected gain"""
     design: DesignResult | None
-    """the result of the configs that the search began with; None if there were none"""
+    """the result of the configs with which the search began; None if there were none"""
     finals: FinalsResult | None
-    """the result of the finals; None if there were none"""
+    """the result of the finals; None if no finals ran"""
 
     def of(self, study: str, layer: Layer) -> LayerResult:
-        """The same result for a layer of this shape under another name."""
+        """Return the result for a layer of the same shape that may have another name."""
         if layer.name == self.layer.name:
             return replace(self, layer=layer)
         return replace(self, layer=layer, name=f"{study}.{layer.name}", new=0, finals=None)
 
     @property
     def cut_short(self) -> bool:
-        """Whether a request to stop came before its end."""
+        """Whether the run was interrupted before the layer was done."""
         return self.stopped == INTERRUPTED
 
     @property
     def all_wrong(self) -> bool:
-        """Whether every kernel of it ran and gave a result that differs from the reference."""
+        """Whether every evaluated kernel ran and gave a wrong result."""
         return self.evaluated > 0 and self.failures.get(Outcome.WRONG_RESULT, 0) == self.evaluated
 
     @property
     def why_not(self) -> str:
-        """Why it has no correct kernel: why it stopped, and its most frequent failure."""
+        """The reason why there is no correct kernel: why tuning stopped, and the most frequent failure."""
         commonest = max(self.messages.values(), key=lambda seen: seen.count, default=None)
         return f"{self.stopped}: {commonest.message}" if commonest else self.stopped

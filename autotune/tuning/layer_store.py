@@ -1,4 +1,4 @@
-"""A layer in the results database: its state when a run begins, and the writer of the run's results."""
+"""A layer in the results database: the state when a run begins, and a writer for the results of the run."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class LayerState:
     """The stored state of one layer on one device when a run, or a part of it, begins."""
 
     name: str
-    """`study.layer`"""
+    """name in the form `study.layer`"""
     trials: tuple[Trial, ...]
-    """the finished ones, ordered by number; imported ones are left out"""
+    """finished trials, ordered by number, without imported trials"""
     suspects: tuple[TrialKey, ...]
-    """trials that a killed run left running"""
+    """trials that a killed run left `running`"""
     next_number: int
-    """the number after every trial"""
+    """a number larger than the number of any trial"""
     known: Mapping[str, Trial]
-    """source hash to its result, of any study"""
+    """known results of any study, by source hash"""
     quarantined: frozenset[str]
-    """hashes of the sources that must not be launched"""
+    """hashes of sources that must not be launched"""
     finals_are_current: bool
-    """whether finals decide its best kernel, and no correct trial is newer"""
+    """whether finals decided the layer's best kernel, and no correct trial is newer than the finals"""
 
 
 def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRecord, ...]:
-    """The families as the database keeps them."""
+    """Return the records of the families for the database."""
     return tuple(TemplateRecord(family.name, family.hash, family.header) for family in families.values())
 
 
@@ -51,8 +51,8 @@ def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRe
 class StoredLayer:
     """One layer in a results database.
 
-    A cluster worker gets the state with its task, and a stand-in that reports each call to the process with the
-    database (`cluster.task.reporting`).
+    A cluster worker has no database. It gets the layer's state with the task, and uses a substitute for this class that
+    reports each call to the coordinator (`cluster.task.reporting`).
     """
 
     store: Store
@@ -60,7 +60,7 @@ class StoredLayer:
     info: DeviceInfo
     environment: Environment
     running: dict[int, TrialKey] = field(default_factory=dict)
-    """the trials that were started and have not ended, by number, in the order of their start"""
+    """trials that were started and have not ended, by number, in the order in which they started"""
 
     @staticmethod
     def open(
@@ -72,12 +72,12 @@ class StoredLayer:
         measurement_mode: str,
         records: Sequence[TemplateRecord],
     ) -> StoredLayer:
-        """The layer of a study on a device; `records` has every family that its configs may name."""
+        """Open the layer of a study on a device. `records` contains every family that the configs may name."""
         scope = store.scopes.open(key, layer, info, environment, measurement_mode, records)
         return StoredLayer(store, scope, info, environment)
 
     def state(self) -> LayerState:
-        """The layer as it is now."""
+        """Read the current state of the layer."""
         store, scope = self.store, self.scope
         next_number = store.trials.next_number(scope)
         trials = store.trials.history(scope) if next_number else ()
@@ -93,29 +93,29 @@ class StoredLayer:
         )
 
     def begin(self, number: int, config: Config, source: KernelSource, *, proposed_by: str) -> None:
-        """Commit a trial as running."""
+        """Store a trial as `running`."""
         self.running[number] = self.store.trials.begin(self.scope, number, config, source, proposed_by=proposed_by)
 
     def end(self, trial: Trial) -> None:
-        """Commit the result of a running trial."""
+        """Store the result of a running trial."""
         self.store.trials.end(self.running.pop(trial.number), trial)
 
     def withdraw(self) -> None:
-        """Let the trials that have not ended start again without a strike: the user ended the run."""
+        """Withdraw the trials that have not ended, so that they do not count as strikes: the user ended the run."""
         self.store.trials.withdraw(self.running.values())
 
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
-        """Commit a trial whose kernel was never launched."""
+        """Store a trial whose kernel was never launched."""
         self.store.trials.add(self.scope, trial, source, proposed_by=proposed_by)
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
-        """Commit the known result of a source as a trial."""
+        """Store the known result of a source as a trial."""
         known = self.store.known.get(self.scope, source_hash)
         assert known is not None  # noqa: S101 - the state has it, or this run has stored it
         self.store.known.reuse(self.scope, number, config, known, proposed_by=proposed_by)
 
     def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Never launch a source again on this device."""
+        """Quarantine a source, so that it is never launched again on this device."""
         self.store.quarantine.add(self.scope, source_hash, reason, message)
 
     def disprove(self, source_hash: str, message: str) -> None:
@@ -125,7 +125,7 @@ class StoredLayer:
             self.store.retimes.add(row, self.info, self.environment, "failed", None, message)
 
     def add_finals(self, finals: Finals, noise_us: float, noise: float) -> None:
-        """Store finals with their noise floor."""
+        """Store the result of finals and the noise floor."""
         self.store.finals.add(self.scope, finals)
         self.store.noise_floors.add(self.info, self.environment, self.scope.measurement_mode, noise_us, noise)
 
@@ -133,8 +133,9 @@ class StoredLayer:
 def quarantine_suspects(
     state: LayerState, suspects: Sequence[TrialKey], writer: StoredLayer, info: DeviceInfo
 ) -> LayerState:
-    """Quarantine the kernels that were running when STRIKES runs ended, on a device that runs kernels; return the
-    layer's new state.
+    """Quarantine the kernels that were running when STRIKES runs were killed, and return the layer's new state.
+
+    Nothing is quarantined on a device that does not run kernels.
     """
     struck = set()
     for suspect in suspects:

@@ -1,4 +1,4 @@
-"""study, template -> the layers of a run: their search spaces, and their place in the results database."""
+"""study, template -> the layers of a run, with their search spaces and their entries in the results database."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from autotune.tuning.tuned_layer import OpenLayer, Run
 def open_layers(
     run: Run, templates: Mapping[str, KernelTemplate], layers: Sequence[Layer], store: Store, *, fresh: bool
 ) -> list[OpenLayer]:
-    """Open layers of different shapes, all or until the run is stopped; then begin or resume the study.
+    """Open the layers of different shapes, until the run is stopped; then begin or resume the study.
 
-    Raises StudyError before anything is stored if a layer has no family.
+    Raises StudyError if a layer has no family. In that case nothing has been stored.
     """
     study, evaluator, distinct = run.study, run.evaluator, distinct_layers(layers)
     spaces: list[tuple[Layer, list[SearchSpace]]] = []
@@ -46,7 +46,7 @@ def open_layers(
 
 
 def _listing(run: Run, layer: Layer, layers: int) -> Progress:
-    """The report that a layer's search spaces are listed, before its stored trials are read."""
+    """Return a progress report for listing a layer's search spaces, before the stored trials are read."""
     study = run.study
     budget = study.trials_total or study.trials * layers
     network = Network(

@@ -22,12 +22,11 @@ def open_spaces(
     info: DeviceInfo,
     listed: frozenset[Config] | None = None,
 ) -> list[SearchSpace]:
-    """The search spaces of the families that support a layer.
+    """Return the search spaces of the families that support a layer.
 
-    `listed` are the only configs that the device can evaluate; None: all.
-    A family whose `search_when` does not hold is left out if another family has a config, unless the study names it.
-    Raises StudyError if the layer does not fit the device's memory, and NoTemplate with the reasons if no family
-    supports it.
+    If `listed` is given, the device can evaluate only these configs. A family whose `search_when` does not hold is left
+    out if another family has a config, unless the study names the family. Raises StudyError if the layer does not fit
+    the device's memory, and NoTemplate with the reasons if no family supports the layer.
     """
     _check_memory(study, layer, info)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
@@ -66,7 +65,7 @@ def open_spaces(
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
-    """Raise StudyError if the arrays of a layer and its second set of test data exceed the device's memory."""
+    """Raise StudyError if two sets of a layer's test data exceed the device's memory."""
     problem = layer.problem
     needed, one, two = (2 * problem.with_runtime(n).tensor_bytes for n in (problem.runtime_size, 1, 2))
     if needed > info.memory_bytes:

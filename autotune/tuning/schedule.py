@@ -1,9 +1,9 @@
-"""All layers of a run in one pipeline: which layer starts the next config, and when finals run.
+"""Run all layers in one pipeline: choose the layer that starts the next config, and decide when finals run.
 
-Without a total budget the first layer that can start a config goes first, and later layers use the free capacity: while
-it waits for its first results, and during its finals. With a total budget every layer gets a config, and each further
-one goes to the layer with the largest expected saving. Both orders depend only on the layers' histories, so a resumed
-run continues as the interrupted one would have.
+Without a total budget, layers are tuned in order. Later layers use free capacity while an earlier layer waits for its
+first results, and during its finals. With a total budget, every layer first gets one config, and each further config
+goes to the layer with the largest expected saving. Both orders depend only on the histories of the layers, so a resumed
+run continues as the interrupted run would have.
 """
 
 from __future__ import annotations
@@ -20,31 +20,33 @@ from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import OpenLayer, Run, TunedLayer
 
 DECAY = 1.5
-"""Exponent with which the expected gain decreases with earlier evaluations: n^-1.5; docs/search.md
-lists alternatives.
+"""Exponent of the expected gain, which decreases with the number of evaluations n as n^-1.5.
+
+docs/search.md lists alternatives.
 """
 
 
 def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: float | None) -> float:
-    """The expected saving of the network's time by a layer's next evaluation, up to a factor that all layers share.
+    """Return the expected reduction of the network's time by a layer's next evaluation, up to a common factor.
 
-    A layer runs `count` times and takes `best_us` after this many evaluations, pending ones included; no kernel is
-    faster than `floor_us`, if it is known. Not negative: a time below its floor means that the floor is wrong.
+    The layer runs `count` times in the network. `best_us` is the time of the best kernel, `evaluated` the number of
+    evaluations including pending ones, and `floor_us` the minimum time of any kernel, if known. If `best_us` is below
+    the floor, the floor is wrong and is ignored, so that the result is not negative.
     """
     above_us = best_us - (floor_us or 0.0)
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
 
 
-LISTING = 0.5  # largest share of a total time that listing the spaces may use up: a late kernel is better than none
-AT_ROOFLINE = 1.02  # times its floor, from which a layer stops if other layers can use a shared budget
+LISTING = 0.5  # largest share of a total time that listing the spaces may use; a late kernel is better than no kernel
+AT_ROOFLINE = 1.02  # with a shared budget, a layer stops when its best time is at most this factor times the floor
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
-"""reason of a layer that stopped because others use the shared budget"""
+"""reasons why a layer with a shared budget stopped"""
 
 
 class Schedule:
     """Tunes layers of different shapes concurrently.
 
-    `listing_s` is the part of a total time that listing the layers' spaces took.
+    `listing_s` is the time that listing the layers' search spaces took, which counts towards a total time.
     """
 
     def __init__(self, run: Run, layers: Sequence[OpenLayer], listing_s: float = 0.0) -> None:
@@ -60,8 +62,9 @@ class Schedule:
         """limit for one layer's finals, wall clock"""
 
     def run(self) -> tuple[LayerResult, ...]:
-        """Evaluate until the budgets, the time or the spaces are used up; return the results of the layers that
-        started.
+        """Evaluate configs until the budgets, the time or the search spaces are used up.
+
+        Returns the results of the layers that started.
         """
         with self._pipeline as pipeline:
             for tuned in self._layers:
@@ -72,7 +75,7 @@ class Schedule:
                 chosen = self._next()
                 if chosen is not None and not chosen.begun:
                     chosen.begin(pipeline)
-                elif chosen is not None:  # one proposal at a time, so that results do not wait for the next one
+                elif chosen is not None:  # one proposal at a time, so that results do not wait for further proposals
                     chosen.ask(pipeline)
                 self._conclude()
                 pipeline.advance(wait=self._next() is None, others=[future for _, future in self._finals.values()])
@@ -81,7 +84,7 @@ class Schedule:
 
     @property
     def _open(self) -> list[TunedLayer]:
-        """The layers that are not done; after an interruption only the layers that have started."""
+        """The layers that are not done. After an interruption, only layers that have started are included."""
         interrupted = self._run.stopping()
         return [tuned for tuned in self._layers if tuned.result is None and (tuned.begun or not interrupted)]
 
@@ -101,7 +104,7 @@ class Schedule:
     # Which layer is next.
 
     def _next(self) -> TunedLayer | None:
-        """The layer that starts a config now, or begins; None if there is no capacity."""
+        """Return the layer that should begin or start a config now; None if there is no capacity."""
         if self._must_wait() or not self._pipeline.has_room:
             return None
         open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
@@ -114,7 +117,7 @@ class Schedule:
         return first[0] if first else max(ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
-        """Whether finals that need the machine for themselves are due or running."""
+        """Whether finals are due or running on an evaluator whose finals must run alone."""
         return self._run.evaluator.finals_alone and any(self._due(tuned) for tuned in self._layers)
 
     def _due(self, tuned: TunedLayer) -> bool:
@@ -122,15 +125,18 @@ class Schedule:
         return tuned.begun and bool(tuned.stopped) and tuned.result is None
 
     def _searching_s(self, total_s: float) -> float:
-        """The total time that is left after listing and the finals of all layers."""
+        """Return the part of the total time that is left for the search after listing and all finals."""
         return total_s - min(self._listing_s, LISTING * total_s) - self._finals_s * len(self._layers)
 
     def _tried(self, tuned: TunedLayer) -> int:
-        """A layer's evaluations, including pending ones."""
+        """Return the number of a layer's evaluations, including pending ones."""
         return tuned.evaluated + tuned.under_way(self._pipeline)
 
     def _gain_us(self, tuned: TunedLayer) -> float:
-        """The expected saving of its next config; without a correct kernel it counts as the slowest layer."""
+        """Return the expected saving of a layer's next config.
+
+        A layer without a correct kernel is assumed to be as slow as the slowest layer.
+        """
         slowest = max((one.best_us for one in self._layers if one.best_us), default=1.0)
         return expected_gain_us(
             count=tuned.layer.count,
@@ -142,7 +148,7 @@ class Schedule:
     # When to stop.
 
     def _end_what_is_done(self) -> None:
-        """Stop the layers that gain nothing more from a shared budget."""
+        """Stop layers when a shared budget is used up, or when a layer has almost reached its floor."""
         if not self._shared:
             return
         spent = self._spent()
@@ -151,14 +157,14 @@ class Schedule:
                 tuned.stopped = spent or (ROOFLINE if self._at_roofline(tuned) else "")
 
     def _at_roofline(self, tuned: TunedLayer) -> bool:
-        """Whether there is almost nothing left to gain; false if a kernel is faster than the floor, which then is
-        wrong.
+        """Whether a layer's best time is almost at the floor. False if a kernel is faster than the floor, which is
+        then wrong.
         """
         floor, best_us = self._floor_us(tuned), tuned.best_us
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
 
     def _spent(self) -> str:
-        """The name of the total budget that is used up; empty if there is budget left."""
+        """Return the name of the total budget that is used up; empty if there is budget left."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
         if total_s is not None and self._elapsed_s >= self._searching_s(total_s):
             return TIME_IN_TOTAL
@@ -172,11 +178,11 @@ class Schedule:
 
     @property
     def _evaluations(self) -> int:
-        """Evaluations of all layers, including pending ones."""
+        """The number of evaluations of all layers, including pending ones."""
         return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
-        """Start the finals of layers that start no more configs, and resume finals that can continue."""
+        """Start the finals of layers that have stopped, and resume finals that can continue."""
         for tuned in self._layers:
             if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
                 self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))
@@ -185,13 +191,13 @@ class Schedule:
                 self._go_on(tuned, finals)
 
     def _settled(self, tuned: TunedLayer) -> bool:
-        """Whether no pending trial must end before its finals."""
+        """Whether a layer's finals can start, without waiting for pending trials or other finals."""
         if self._run.evaluator.finals_alone:
             return not self._pipeline.under_way and not self._finals
         return not tuned.under_way(self._pipeline)
 
     def _go_on(self, tuned: TunedLayer, finals: Generator[Future[object], None, None]) -> None:
-        """Resume finals until they wait for something, or to their end."""
+        """Resume finals until they must wait for a future or have ended."""
         self._finals.pop(tuned, None)
         for future in finals:
             if not future.done():
@@ -205,7 +211,7 @@ class Schedule:
         return floor_us(tuned.layer.problem, best.accuracy, self._run.rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
-        """Add the progress of the network to the progress of one of its layers, and report both."""
+        """Add the progress of the network to the progress of a layer, and report both."""
         timed = [tuned for tuned in self._layers if tuned.best_us]
         floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
 

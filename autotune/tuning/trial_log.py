@@ -1,4 +1,4 @@
-"""The trials of a layer during a run: known results, interrupted trials, the next number, the progress."""
+"""Keep track of a layer's trials during a run: known results, interrupted trials, the next number, the progress."""
 
 from __future__ import annotations
 
@@ -13,89 +13,89 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import LayerState
 
 Phase = Literal["listing", "start", "search", "finals"]
-"""The phases of a layer: its spaces are listed, before any layer starts; its first kernels are compiled; trials end;
-finals run.
+"""The phases of a layer: `listing` the search spaces before any layer starts, `start` while the first kernels are
+compiled, `search` while trials end, and `finals`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The progress of a run's layers, each weighted by its count."""
+    """The progress of all layers of a run. Times are weighted by the layers' counts."""
 
     layers: int
-    """layers that the run tunes"""
+    """number of layers that the run tunes"""
     timed: int
-    """layers with a correct kernel: the times below are of these"""
+    """number of layers with a correct kernel; the times below include only these layers"""
     now_us: float
     """time of the network with the best kernels so far, microseconds"""
     start_us: float
-    """with the previous best kernels, or else with the first correct ones"""
+    """time of the network with the previous best kernels, or else with the first correct kernels, microseconds"""
     floor_us: float | None
-    """None: the device was not calibrated"""
+    """minimum time of the network, microseconds; None: the device was not calibrated"""
     done: int
-    """evaluations so far, earlier runs included"""
+    """number of evaluations so far, including earlier runs"""
     budget: int
     """maximum number of evaluations"""
     elapsed_s: float
     """seconds since the run began"""
     budget_s: float | None
-    """total time in seconds, if the layers share one"""
+    """total time budget in seconds, if the layers share one"""
     searching: int
-    """layers that are still being searched"""
+    """number of layers that are still being searched"""
     concluded: int
-    """layers whose finals have ended"""
+    """number of layers whose finals have ended"""
     ended: bool
-    """whether this is the last report of all"""
+    """whether this is the last report of the run"""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a layer; passed to the observer when a phase begins, and after every trial."""
+    """The progress of a layer, which the observer gets when a phase begins and after every trial."""
 
     layer: str
-    """study.layer"""
+    """name in the form `study.layer`"""
     done: int
-    """evaluations so far, earlier runs included"""
+    """number of evaluations so far, including earlier runs"""
     budget: int
-    """maximum number of evaluations, or the number of earlier runs' evaluations if that is larger"""
+    """maximum number of evaluations, or `done` if that is larger"""
     best: Trial | None
-    """the fastest correct trial so far; None before the first"""
+    """the fastest correct trial so far; None before the first correct trial"""
     failures: Mapping[str, int]
-    """outcome to number of trials, without correct ones"""
+    """number of failed trials by outcome"""
     elapsed_s: float
-    """seconds since the layer began"""
+    """time that the layer has taken so far, seconds"""
     reused: int
-    """trials whose result was already in the database"""
+    """number of trials whose result was already in the database"""
     ended: bool
     """whether this is the layer's last report"""
     trial: Trial | None = None
-    """the trial that has just ended; None in a report without one"""
+    """the trial that has just ended; None if this report is not about a trial"""
     network: Network | None = None
-    """None: the layer is tuned alone"""
+    """progress of all layers; None: the run has only one layer"""
     phase: Phase = "search"
-    """the current phase"""
+    """the current phase of the layer"""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One message of failed trials."""
+    """A message of failed trials, with the number of occurrences and an example."""
 
     message: str
     outcome: Outcome
     count: int
     """number of occurrences"""
     config: Config
-    """an example"""
+    """the config of one of these trials"""
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The first correct trial with the smallest median; None without a correct one."""
+    """Return the correct trial with the smallest median, the first if several are equal; None if none is correct."""
     correct = (trial for trial in trials if trial.median_us is not None)
     return min(correct, key=lambda trial: trial.median_us or 0.0, default=None)
 
 
 class TrialLog:
-    """The trials of a layer that a run knows, in the order in which they ended."""
+    """The trials of a layer, from the database and from this run, in the order in which they ended."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class TrialLog:
         self.reused = 0
 
     def take_number(self) -> int:
-        """The number of a new trial."""
+        """Return the number for a new trial and increase the next number."""
         self.next_number += 1
         return self.next_number - 1
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[TrialKey, ...]:
-        """The wanted trials that a killed run left running, by number; each is tried again, alone."""
+        """Return the wanted trials that a killed run left `running`. Each of them is tried again, alone."""
         return tuple(suspect for suspect in self._state.suspects if wanted(suspect.config))
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
@@ -154,7 +154,7 @@ class TrialLog:
         )
 
     def add(self, trial: Trial, *, known: bool = False) -> None:
-        """Count a finished trial; `known`: its result was in the database before."""
+        """Count a finished trial; `known`: the result was already in the database."""
         self.trials.append(trial)
         self.reused += known
         if trial.compiled and trial.source_hash is not None:
@@ -164,7 +164,7 @@ class TrialLog:
         self.best = fastest([*([self.best] if self.best else []), trial])
 
     def disprove(self, disproved: Trial) -> None:
-        """Count a trial that was correct, and all with the same kernel, under its new outcome."""
+        """Change a trial that was correct, and all trials with the same kernel, to the new outcome."""
         self.count_failure(disproved)
         same = {trial.number for trial in self.trials if trial.source_hash == disproved.source_hash}
         self.trials = [
