@@ -1,7 +1,7 @@
-"""Convolutions that are trained: the operator `autotune_runtime::trained_convolution`, which has a backward pass.
+"""Convolutions in training: the operator `autotune_runtime::trained_convolution`, which has a backward pass.
 
-A library's kernel or PyTorch computes each of three parts: output, data gradient and filter gradient. Kernels read
-the filters in each call, because filters change in each step.
+Either a library's kernel or PyTorch computes each of the three parts: output, data gradient and filter gradient.
+Kernels read the filters in each call, because filters change in each training step.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Arguments: TypeAlias = tuple[tuple[str, int | str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A convolution and the calls of the kernels that compute its parts, empty for parts that PyTorch computes."""
+    """A convolution and the kernels' calls for its parts; a call is empty if PyTorch computes the part."""
 
     operation: str
     arguments: Arguments
-    """as `Problem.arguments`"""
+    """the convolution's arguments, as in `Problem.arguments`"""
     output: str = ""
     data: str = ""
     filters: str = ""
 
     def with_call(self, part: str, call: str) -> Parts:
-        """The same with the call of a kernel: of output, data or filters."""
+        """Return a copy with the call of a kernel for one part: output, data or filters."""
         return Parts(self.operation, self.arguments, **{**self._calls, part: call})
 
     @property
@@ -46,7 +46,7 @@ class Parts:
 
     @property
     def text(self) -> str:
-        """As text, which is an argument of the operator."""
+        """The parts as text, for an argument of the operator."""
         return json.dumps((self.operation, self.arguments, *self._calls.values()))
 
 
@@ -63,30 +63,30 @@ class TrainedLayer:
     operation: str
     arguments: Mapping[str, int | str]
     x_sizes: tuple[int, ...]
-    """[C, ...] of the images that kernels may compute"""
+    """sizes [C, ...] of the images that kernels support"""
     dtype: torch.dtype
-    """the dtype in which they compute"""
+    """dtype of the kernels"""
     memory_format: torch.memory_format
-    """how they want filters"""
+    """memory format in which kernels need the filters"""
     parts: str
-    """text of its Parts"""
+    """text of the layer's `Parts`"""
 
     @classmethod
     def of(cls, problem: Problem, parts: Parts) -> TrainedLayer:
-        """The layer of a problem with the kernels of its parts."""
+        """Return the layer of a problem whose parts these kernels compute."""
         x, rank = tuple(size or 0 for size in problem.x[1:]), len(problem.x)
         memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
         return cls(problem.operation, problem.arguments, x, STORED[problem.dtype], memory_format, parts.text)
 
     @property
     def masked(self) -> bool:
-        """Whether the kernel of its data gradient adds another gradient and masks the sum."""
+        """Whether the kernel of the data gradient adds another gradient and masks the sum."""
         data = _parts_of(self.parts).data
         return bool(data) and dict(call_of(data).arguments)["epilogue"] != "none"
 
 
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
-    """A call of FILTERS by PyTorch's operators, in the layout of a kernel."""
+    """Compute a call of FILTERS with PyTorch's operators; the result has a kernel's layout."""
     x, dy, arguments = tensors["x"], tensors["dy"], dict(call.arguments)
     groups, taps = int(arguments["groups"]), (int(arguments.get(name, 1)) for name in "trs"[5 - x.dim() :])
     filters = dy.new_empty((dy.shape[1], x.shape[1] // groups, *taps))
@@ -97,7 +97,10 @@ def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 def _by_pytorch(
     dy: Tensor, x: Tensor, w: Tensor, operation: str, arguments: Arguments, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The wanted ones of data gradient and filter gradient; they read only the sizes of x and w, respectively."""
+    """Compute the data gradient and the filter gradient, if wanted, with PyTorch.
+
+    The data gradient reads only the sizes of x, and the filter gradient only the sizes of w.
+    """
     backward = torch.ops.aten.convolution_backward.default
     dx, dw, _ = backward(dy, x, w, None, *_of_torch(x.dim(), operation, arguments), (*wanted, False))
     return dx, dw
@@ -105,12 +108,13 @@ def _by_pytorch(
 
 @functools.cache
 def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int] | bool | int, ...]:
-    """As `torch_arguments`, which would take a sixth of a call."""
+    """Return the cached result of `torch_arguments`, which would take a sixth of the time of a call."""
     return torch_arguments(rank, operation, dict(arguments))
 
 
 CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
-"""Convolutions whose filters may be others in each call. The data gradient is a transposed one, which may be masked."""
+"""The operator of convolutions whose filters may differ in each call. The data gradient is such a convolution: it is
+transposed and may be masked."""
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
@@ -118,12 +122,12 @@ class _Context(Protocol):
     """The tensors that PyTorch keeps from a forward pass for its backward pass."""
 
     needs_input_grad: tuple[bool, ...]
-    """of the images, the parameter, the stored filters and the bias"""
+    """whether gradients of the images, the parameter, the stored filters and the bias are needed"""
     saved_tensors: tuple[Tensor | None, ...]
     shapes: tuple[torch.Size, torch.Size]
-    """of the images and the filters"""
+    """shapes of the images and of the filters"""
     dtypes: tuple[torch.dtype, torch.dtype | None]
-    """of the filters and the bias"""
+    """dtypes of the filters and of the bias"""
     parts: Parts
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
@@ -132,11 +136,11 @@ class _Context(Protocol):
 def trained_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer, run: Callable[..., object] | None = None
 ) -> Tensor:
-    """A convolution whose gradients kernels compute, in autocast's dtype if autocast is enabled.
+    """Compute a convolution whose output and gradients kernels compute, in autocast's dtype if autocast is enabled.
 
-    Images of another size or dtype than the layer's are left to PyTorch. Filters are stored in the kernels' dtype and
-    layout here, once for output and data gradient: nothing is copied of channels-last filters of that dtype. `run` is
-    TRAINED in a graph that is compiled, or `forked`.
+    PyTorch computes images whose sizes or dtype differ from the layer's. Filters are converted here to the dtype and
+    memory format of the kernels, once for the output and the data gradient; filters that already match are not copied.
+    `run` is TRAINED or `forked` in a graph that is compiled.
     """
     device_type = x.device.type
     if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
@@ -151,13 +155,13 @@ def trained_convolution(
 
 
 def _run(operator: Operator, call: str, *tensors: Tensor | None) -> Tensor:
-    """A kernel that reads all tensors in each call; without PyTorch's dispatcher if possible."""
+    """Run a kernel that reads all tensors in each call; bypass PyTorch's dispatcher if possible."""
     made = operator.call_cached(call, tensors, ())
     return cast("Tensor", operator(*tensors, call) if made is None else made)
 
 
 def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> Tensor:
-    """A convolution's output [N, K, ...], of filters in the dtype of x."""
+    """Compute a convolution's output [N, K, ...]; `stored` are the filters in the dtype of x."""
     if bias is not None:
         bias = bias.to(x.dtype)
     if not parts.output:
@@ -176,9 +180,11 @@ def gradients_of(
     z: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The data gradient [N, C, ...], unless of the filters only the shape is given; the filter gradient, perhaps in
-    float32, unless of the images only the shape is given. The kernel of a masked data gradient adds z, which has the
-    gradient of the other readers of x, and masks the sum.
+    """Compute the data gradient [N, C, ...] and the filter gradient.
+
+    If `stored` is only the filters' shape, the data gradient is None; if `x` is only the images' shape, the filter
+    gradient is None. The filter gradient may be in float32. The kernel of a masked data gradient adds z, the gradient
+    of the other readers of x, and masks the sum.
     """
     dx: Tensor | None = None
     dw: Tensor | None = None
@@ -198,8 +204,9 @@ def gradients_of(
 
 
 def _like(dy: Tensor, shape: Sequence[int], parts: Parts) -> Tensor:
-    """A tensor whose values nobody reads. PyTorch's operator takes its layout for the gradient's, and copies tensors of
-    another one.
+    """Return an uninitialized tensor in the layout of the convolution, whose values PyTorch's operator does not read.
+
+    PyTorch's operator uses this layout for the gradient, and copies tensors that have another layout.
     """
     last = dict(parts.arguments).get("layout") == "nhwc"
     return torch.empty(
@@ -208,12 +215,12 @@ def _like(dy: Tensor, shape: Sequence[int], parts: Parts) -> Tensor:
 
 
 def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
-    """The operator; its second argument is the parameter, which gets the filter gradient."""
+    """Implement the operator. The second argument is the parameter, which receives the filter gradient."""
     return output_of(x, stored, bias, _parts_of(parts))
 
 
 def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
-    """Keep the tensors that the wanted gradients read."""
+    """Save the tensors that the wanted gradients read."""
     x, weight, stored, bias, text = inputs
     wants_data, wants_filters, *_ = ctx.needs_input_grad
     ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None)
@@ -238,7 +245,7 @@ def _backward(
 
 
 class _Trained(torch.autograd.Function):
-    """The operator without PyTorch's dispatcher, which takes longer than the rest of a call."""
+    """The operator, without PyTorch's dispatcher, which takes longer than the rest of a call."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
@@ -252,7 +259,7 @@ class _Trained(torch.autograd.Function):
 
 
 class _Forked(torch.autograd.Function):
-    """The operator, and its images for their other readers: the sum of all gradients is masked as by a ReLU."""
+    """The operator with a second output, the images for other readers. A ReLU's mask applies to the gradients' sum."""
 
     @staticmethod
     def forward(
@@ -278,7 +285,7 @@ def _by_operator(
     z: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`gradients_of` as one operator of a compiled graph. Inductor would store dy for each of two operators."""
+    """Call `gradients_of` as one operator of a compiled graph. Inductor would store dy for each of two operators."""
     images, filters = (each if isinstance(each, Tensor) else None for each in (x, stored))
     shapes = (each.shape if isinstance(each, Tensor) else each for each in (x, stored))
     dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text, z, mask)
@@ -295,19 +302,19 @@ def _gradients(
     z: Tensor | None,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The operator; an empty tensor in place of a gradient that is not wanted."""
+    """Implement the operator of both gradients; a gradient that is not wanted is an empty tensor."""
     images, filters = x_shape if x is None else x, w_shape if stored is None else stored
     made = gradients_of(dy, images, filters, _parts_of(parts), z, mask)
     dx, dw = (dy.new_empty(0) if each is None else each for each in made)
     return dx, dw
 
 
-_NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # that of this copy of the package
+_NAMESPACE = __name__.rpartition(".")[0].replace(".", "_")  # differs for each copy of the package
 _LIBRARY = torch.library.Library(_NAMESPACE, "FRAGMENT")
 
 
 def _define(name: str, signature: str, run: Callable[..., object]) -> torch._ops.OpOverload:
-    """An operator of this copy of the package, which fake tensors run as well."""
+    """Register an operator for this copy of the package; `run` also handles fake tensors."""
     _LIBRARY.define(name + signature)
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{_NAMESPACE}::{name}", run, lib=_LIBRARY)

@@ -1,4 +1,4 @@
-"""A captured PyTorch network as the graph for matching kernels: its calls, and the observations of a run."""
+"""Convert a captured PyTorch network to the graph for matching kernels, from its calls and a run on its example."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout")
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A part that was converted to a graph."""
+    """A captured part that was run and converted to a graph."""
 
     part: Part
     graph: Graph
     nodes: tuple[fx.Node, ...]
-    """by the operators' positions"""
+    """nodes of the captured graph, by the positions of the operators in `graph`"""
     seen: Seen
 
 
@@ -46,7 +46,7 @@ def read(part: Part) -> Read:
 
 
 def calls_of(part: Part) -> tuple[Calls, Seen]:
-    """The calls of a captured graph, and the observations of a run on its example."""
+    """Return the calls of a captured graph, and the observations of a run on its example; the graph is changed."""
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
@@ -90,19 +90,19 @@ def _call(node: fx.Node, seen: Seen) -> Call:
 
 
 def arguments_of(node: fx.Node) -> dict[str, object]:
-    """The arguments of an operator, by the names in its schema."""
+    """Return a node's arguments by their names in the operator's schema."""
     names = [each.name for each in node.target._schema.arguments]
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 def _joined_by(cat: fx.Node) -> list[fx.Node]:
-    """The tensors of a concatenation."""
+    """Return the nodes of the tensors that a concatenation joins."""
     given = arguments_of(cat)["tensors"]
     return [each for each in given if isinstance(each, fx.Node)] if isinstance(given, (list, tuple)) else []
 
 
 def attribute(network: nn.Module, path: str) -> Tensor:
-    """A parameter or buffer by its path."""
+    """Return the parameter or buffer at a path."""
     owner, _, name = path.rpartition(".")
     found: Tensor = getattr(network.get_submodule(owner), name)
     return found
@@ -117,7 +117,7 @@ def _named(node: fx.Node, seen: Seen) -> dict[str, Argument]:
 
 
 def _argument(value: object, seen: Seen) -> Argument:
-    """An argument; None for a computed size."""
+    """Convert an argument; a size that the network computes becomes None."""
     if isinstance(value, fx.Node):
         return Ref(value.name) if seen.storages[value] else None
     if isinstance(value, (list, tuple)):
@@ -126,7 +126,7 @@ def _argument(value: object, seen: Seen) -> Argument:
 
 
 def follow_writers(graph: fx.Graph) -> None:
-    """Let operators after an in-place write read the tensor that the write returned."""
+    """Make operators after an in-place write read the tensor that the write returned."""
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable and node.args:
@@ -149,9 +149,9 @@ def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
 
 
 def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
-    """Let concatenations of more tensors than a kernel reads share the concatenation of their first ones.
+    """Split concatenations of more tensors than a kernel can read: the first tensors are concatenated separately.
 
-    Returns whether there are such concatenations.
+    Concatenations with the same first tensors share the separate concatenation. Returns whether the graph changed.
     """
     parts: dict[tuple[fx.Node, ...], tuple[fx.Node, fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
@@ -172,7 +172,7 @@ def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The properties that two tensors must share for a kernel to add them."""
+    """The properties that two tensors must have in common so that a kernel can add them."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -181,15 +181,15 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class TensorIs:
-    """The properties of a tensor except its values."""
+    """A tensor's shape, dtype, device and layouts."""
 
     kind: _Kind
     layouts: frozenset[str]
-    """layouts in which it is contiguous; both for images of one pixel or one channel"""
+    """layouts in which the tensor is contiguous; images of one pixel or one channel have both"""
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorIs:
-        """The properties of a tensor."""
+        """Return the properties of a tensor."""
         formats = {"nchw": torch.contiguous_format}
         if tensor.dim() in LAST:
             formats["nhwc"] = LAST[tensor.dim()]
@@ -198,9 +198,9 @@ class TensorIs:
 
 
 class Seen(fx.Interpreter):
-    """A graph that was run once: each node's output, its memory, and the memory that was written.
+    """The observations of one run of a graph: each node's output, the output's storages, and the storages it wrote.
 
-    A storage is identified by a weak reference, which is unique even if its memory is used again.
+    A storage is identified by a weak reference, which is unique even if the memory is reused.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -211,12 +211,12 @@ class Seen(fx.Interpreter):
         self.written: dict[fx.Node, frozenset[StorageWeakRef]] = {}
 
     def observe(self, arguments: tuple[object, ...]) -> None:
-        """Run the graph on copies, whose versions are counted, in any mode of the caller."""
+        """Run the graph on copies of the arguments. The caller may be in inference mode; versions are still counted."""
         with torch.inference_mode(mode=False), torch.no_grad(), undisturbed(self.module, arguments) as given:
             self.run(*given)
 
     def run_node(self, n: fx.Node) -> object:
-        """Record a node's output and writes."""
+        """Run a node, and record its output and the storages that it wrote."""
         before = [(tensor, _version(tensor)) for given in n.all_input_nodes for tensor in _tensors(self.env[given])]
         result = super().run_node(n)
         self.written[n] = frozenset(_storage(tensor) for tensor, version in before if _version(tensor) != version)
@@ -226,9 +226,9 @@ class Seen(fx.Interpreter):
         return result
 
     def may_add(self, conv: fx.Node, y: fx.Node, z: fx.Node, addition: fx.Node, layout: str | None) -> bool:
-        """Whether a kernel that runs where z is added to y computes the same as the convolution and the addition.
+        """Whether one kernel in the place of the addition y + z computes the same as the convolution and the addition.
 
-        The kernel has this layout; None: that of y.
+        `layout` is the kernel's; None: the layout of y.
         """
         y_is, z_is = self.tensors.get(y), self.tensors.get(z)
         if y_is is None or z_is is None or y_is.kind != z_is.kind:
@@ -240,18 +240,19 @@ class Seen(fx.Interpreter):
         return not self.written[addition] & self.storages[z] or not self._read_elsewhere(z, addition)
 
     def overwritten(self, tensors: Iterable[fx.Node], first: fx.Node, last: fx.Node | None) -> bool:
-        """Whether the memory of tensors was written after one node and before another, or until the end."""
+        """Whether tensors were overwritten after the node `first` and before the node `last`; None: before the end."""
         memory = frozenset[StorageWeakRef]().union(*(self.storages[each] for each in tensors))
         return any(self.written[each] & memory for each in self._between(first, last))
 
     def _between(self, first: fx.Node, last: fx.Node | None) -> Iterator[fx.Node]:
-        """The nodes that ran after one and before another, or until the end."""
+        """Yield the nodes that ran after `first` and before `last`; None: before the end."""
         end = len(self.order) if last is None else self.order[last]
         return (node for node, at in self.order.items() if self.order[first] < at < end)
 
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
-        """Whether its write into z's memory is visible other than through its result: to a caller, or to a later
-        reader.
+        """Whether the write of `writer` into z's memory is visible elsewhere than in the writer's result.
+
+        It is if z shares memory with an input or a parameter, or with an earlier tensor that a later node reads.
         """
         memory = self.storages[z]
         outside = (node for node in self.order if node.op in ("placeholder", "get_attr"))
@@ -261,7 +262,7 @@ class Seen(fx.Interpreter):
 
 
 def _tensors(value: object) -> list[Tensor]:
-    """The tensors of a node's value."""
+    """Return the strided tensors in a node's value."""
     found: list[Tensor] = []
 
     def noted(part: object) -> object:
@@ -274,8 +275,9 @@ def _tensors(value: object) -> list[Tensor]:
 
 
 def _version(tensor: Tensor) -> int:
-    """A number that grows when its memory is written; tensors made in inference mode cannot be written
-    outside of it.
+    """Return a number that grows when a tensor's memory is written.
+
+    Inference tensors, which cannot be written outside inference mode, have version 0.
     """
     return 0 if tensor.is_inference() else tensor._version
 

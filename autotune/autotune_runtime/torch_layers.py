@@ -1,4 +1,4 @@
-"""The layers of a PyTorch network that kernels may compute: problems, fused operators, and modules for the kernels."""
+"""Find the layers of a PyTorch network that kernels may compute, and replace operators by modules with kernels."""
 
 from __future__ import annotations
 
@@ -33,52 +33,55 @@ class Layer:
     """A layer, such as a convolution, in a network that was run once."""
 
     name: str
-    """name of its weights in the model, such as layer1.0.conv1"""
+    """name of the layer's weights in the model, such as layer1.0.conv1"""
     module: Convolution | Plain | None
-    """the layer with the parameters that it has now; None if no kernel can compute it"""
+    """the layer with its current parameters; None if no kernel can compute it"""
     problem: LayerProblem | None
     """the layer without the operators after it; None if no kernel can compute it"""
     why_not: str
     """why `problem` is None"""
     fused: Fused | None
-    """the operators that its kernel can fuse"""
+    """the layer and the operators that the layer's kernel can fuse; None if no kernel can compute the layer"""
     node: fx.Node
     kind: str
-    """its kind in the graph, such as convolution"""
+    """kind of the layer in the graph, such as convolution"""
     otherwise: Layer | None = None
     """the layer without the operators in front of it"""
     inner: tuple[Layer, ...] = ()
     """layers among the operators in front of it"""
     elsewhere: tuple[Fused, ...] = ()
-    """the same layer in the other examples, if they have it with the same operators"""
+    """the same layer in the other examples, where the same operators surround it"""
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is a linear layer, whose kernel is a 1x1 convolution's."""
+        """Whether the layer is a linear layer, which a kernel computes as a 1x1 convolution."""
         return isinstance(self.module, LinearLayer)
 
     @property
     def ways(self) -> tuple[Layer, ...]:
-        """The layer with as much as kernels may compute, then with less."""
+        """The layer with all operators in front of it that kernels may compute, then without them."""
         return (self,) if self.otherwise is None else (self, *self.otherwise.ways)
 
     @property
     def residual(self) -> bool:
-        """Whether a tensor of the output's shape is added to it."""
+        """Whether the network adds a tensor of the output's shape to the output."""
         return self.fused is not None and self.fused.addition is not None
 
     @property
     def activation(self) -> str:
-        """The word of the activation after it; empty: none."""
+        """The word of the activation after the layer; empty if there is none."""
         return "" if self.fused is None else self.fused.activation
 
     @property
     def problems(self) -> tuple[LayerProblem, ...]:
-        """The problems that a kernel may compute in its place, the most complete first; () if there is none."""
+        """The problems that a kernel may compute instead of the layer, the most complete first; () if there is none."""
         return () if self.fused is None else self.fused.problems
 
     def elsewhere_of(self, problem: LayerProblem) -> tuple[LayerProblem, ...]:
-        """The problems of the other examples in place of one of `problems`."""
+        """Return the other examples' problems that correspond to one of `problems`.
+
+        Problems that are equal or have other arguments are left out.
+        """
         at = self.problems.index(problem)
         found = dict.fromkeys(each.problems[at] for each in self.elsewhere)
         return tuple(each for each in found if each != problem and each.arguments == problem.arguments)
@@ -101,23 +104,23 @@ class Inference:
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """The convolutions into which batch norms were folded, once for each batch norm."""
+        """Names of the convolutions into which batch norms were folded, once for each batch norm."""
         return tuple(name for part in self.parts for name in part.folded)
 
     def finish(self) -> nn.Module:
-        """The network with its replacements."""
+        """Put the changed parts into the network and return it."""
         for part in self.parts:
             self.network = replaced(self.network, part.part.graph, part.finished())
         return self.network
 
 
 def read_network(module: nn.Module, example: object, expected: Callable[[Inference], None] | None = None) -> Inference:
-    """Capture a copy of a network on an example, or the first of a list, fold its batch norms and find its layers.
+    """Capture a copy of a network on an example, fold its batch norms and find its layers.
 
-    `example_arguments` describes valid examples. Other examples may have other sizes. No parameter of the copy requires
-    gradients, and none is an inference tensor. `expected` is called early with a sketch, which nearly always has the
-    same layers. Raises TrainingMode if some part of the network is in training mode, ValueError if the network cannot
-    run on another example.
+    `example_arguments` describes valid examples. With a list of examples, the first one is captured; the others may
+    have other sizes. No parameter of the copy requires gradients, and none is an inference tensor. `expected` is called
+    early with a sketch, which nearly always contains the same layers. Raises TrainingMode if a part of the network is
+    in training mode, ValueError if the captured network cannot run on another example.
     """
     refuse_training(module)
     with torch.inference_mode(mode=False), torch.no_grad():
@@ -136,23 +139,23 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
 
 
 class LayerGraph:
-    """A captured part with its layers, its batch norms folded, in which kernels may replace operators."""
+    """A captured part of a network with folded batch norms, in which kernels may replace operators."""
 
     def __init__(self, part: Part, others: Sequence[tuple[object, ...]] = ()) -> None:
-        """`others` are the part's arguments in other examples."""
+        """Read the part; `others` are the arguments of the part in other examples."""
         self.part = part
         self.baked: list[Tensor] = []
         """the network's own tensors from which filters and biases of convolutions are computed"""
         self.folded: list[str] = []
-        """convolutions, once for each batch norm"""
+        """names of convolutions, once for each batch norm that was folded into them"""
         self._read = read(part)
         self._values: dict[fx.Node, Tensor] = {}
         self._writers = {node.name: node for node in part.graph.graph.nodes}
-        """of tensors by name, also of those that were replaced"""
+        """nodes that make the tensors, by the tensors' names; also of tensors whose original node was replaced"""
         self._views: list[fx.Node] = []
         """views of rows as images and of images as rows, in the order of the graph"""
         self._images_of: dict[fx.Node, fx.Node] = {}
-        """of rows that are a view of a kernel's images"""
+        """rows that are a view of a kernel's images -> the node of these images"""
         served = _served(self._read)
         self._elsewhere = [_served(read(replace(part, arguments=each))) for each in others]
         self._found: dict[int, Layer] = {}
@@ -163,11 +166,11 @@ class LayerGraph:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Its layers, in execution order."""
+        """The layers of the part, in execution order."""
         return tuple(self._found.values())
 
     def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
-        """Let a kernel's module compute a layer, with the fused operators of its problem."""
+        """Replace a layer and the fused operators of `problem` by the module `tuned`, which runs a kernel."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
         at, before = layer.node, []
         if fused is not None and fused.front is not None:
@@ -191,7 +194,7 @@ class LayerGraph:
             gone += self._nodes(fused.folded)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
-        if before and isinstance(problem, Problem):  # behind the residual: frames, and behind them factors
+        if before and isinstance(problem, Problem):  # the frames follow the residual, and the factors follow the frames
             given = [*given, *[None] * ((2 if problem.cache_d else 3) - len(given)), *before]
         with nodes.inserting_before(at):
             if layer.is_linear:
@@ -205,7 +208,7 @@ class LayerGraph:
         _erase(gone)
 
     def finished(self) -> nn.Module:
-        """The part with its replacements; for a part that is a single convolution, the replacement itself."""
+        """Return the changed part; for a part that was a single convolution, return the module that replaced it."""
         network, nodes = self.part.graph, self.part.graph.graph
         for node in reversed(self._views):
             if not node.users:
@@ -225,7 +228,7 @@ class LayerGraph:
         return network
 
     def _images(self, rows: fx.Node, layer: Layer) -> fx.Node:
-        """The channels-last images [N, C, H, W] that a linear layer's rows [N, H, W, C] or [N, T, C] are."""
+        """View a linear layer's rows [N, H, W, C] or [N, T, C] as channels-last images [N, C, H, W]."""
         if rows in self._images_of:
             return self._images_of[rows]
         if self._rank(layer) == 3:
@@ -233,7 +236,7 @@ class LayerGraph:
         return self._view(_PERMUTE, rows, (0, 3, 1, 2))
 
     def _rows(self, images: fx.Node, layer: Layer) -> fx.Node:
-        """The rows [N, H, W, C] or [N, T, C] of a linear layer that images [N, C, H, W] are."""
+        """View images [N, C, H, W] as a linear layer's rows [N, H, W, C] or [N, T, C]."""
         rows = self._view(_PERMUTE, images, (0, 2, 3, 1))
         if self._rank(layer) == 3:
             rows = self._view(_SQUEEZE, rows, 1)
@@ -241,7 +244,7 @@ class LayerGraph:
         return rows
 
     def _rank(self, layer: Layer) -> int:
-        """Number of dimensions of a layer's output."""
+        """Return the number of dimensions of a layer's output."""
         return len(self._read.seen.tensors[layer.node].kind.shape)
 
     def _view(self, operator: torch._ops.OpOverload, *arguments: object) -> fx.Node:
@@ -250,11 +253,11 @@ class LayerGraph:
         return node
 
     def _made(self, name: str) -> fx.Node:
-        """The node that makes a tensor of the captured graph now."""
+        """Return the node that currently makes a tensor of the captured graph."""
         return self._writers[name]
 
     def _replace(self, node: fx.Node, other: fx.Node) -> None:
-        """Let another node make a node's tensor."""
+        """Make another node produce a node's tensor."""
         node.replace_all_uses_with(other)
         self._writers |= {name: other for name, writer in self._writers.items() if writer is node}
 
@@ -289,7 +292,10 @@ class LayerGraph:
     def _with_front(
         self, layer: Layer, conv: Convolution, front: Front, fused: Fused, elsewhere: tuple[Fused, ...]
     ) -> Layer:
-        """A layer with the operators in front of it, unless a tensor that its kernel reads is overwritten before."""
+        """Return a layer with the operators in front of it.
+
+        If a tensor that the kernel would read is overwritten before the kernel runs, the layer is returned unchanged.
+        """
         reads = tuple(map(self._made, front.reads))
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
@@ -306,7 +312,7 @@ class LayerGraph:
         return replace(found, elsewhere=tuple(elsewhere_with))
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
-        """The scale and the shift after a concatenation or a norm that is written out, as weight and bias."""
+        """Return the scale and the shift after a concatenation or a written-out norm, as weight and bias."""
         device = self._read.seen.tensors[node].kind.device
         y = torch.empty((1, problem.x[1], *(1,) * (len(problem.x) - 2)), device=device)
         scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
@@ -316,7 +322,7 @@ class LayerGraph:
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
     def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused, *, is_linear: bool) -> Convolution:
-        """A convolution or linear layer with the operators that are folded into it."""
+        """Return the module of a convolution or linear layer; fold the scales and shifts after the layer into it."""
         weight, bias = self._weights(node)
         assert weight is not None  # noqa: S101 - a convolution has filters
         if fused.folded:
@@ -341,13 +347,13 @@ class LayerGraph:
         return Convolution(problem, weight, bias)
 
     def _weights(self, node: fx.Node) -> tuple[Tensor | None, Tensor | None]:
-        """A layer's weight and bias."""
+        """Return a layer's weight and bias."""
         given = (arguments_of(node).get(name) for name in ("weight", "bias"))
         weight, bias = (self._value(each) if isinstance(each, fx.Node) else None for each in given)
         return weight, bias
 
     def _value(self, node: fx.Node) -> Tensor:
-        """The value of a node that depends only on the network's own tensors."""
+        """Compute the value of a node that depends only on the network's own tensors."""
         if node not in self._values:
             if node.op == "get_attr":
                 value = attribute(self.part.graph, str(node.target))
@@ -359,7 +365,7 @@ class LayerGraph:
         return self._values[node]
 
     def _store(self, node: fx.Node, weight: Tensor, bias: Tensor) -> None:
-        """Give a convolution of the graph these parameters, under the names of its earlier ones."""
+        """Replace the parameters of a convolution in the graph; the new parameters keep the old names if possible."""
         network, nodes, given = self.part.graph, self.part.graph.graph, arguments_of(node)
         before = {name: given.get(name) for name in ("weight", "bias")}
         at = before["weight"]
@@ -376,12 +382,12 @@ class LayerGraph:
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
     def _placed(self, layer: Layer, tuned: nn.Module) -> str:
-        """Put a module at a free path, that of the parameters if possible; return the path."""
+        """Add a module at a free path and return the path, which is that of the layer's parameters if possible."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
         weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")
         shared = any(user is not layer.node for each in weights for user in each.users)
-        held = () if layer.is_linear and shared else ("weight", "bias")  # its module has a weight of another shape
+        held = () if layer.is_linear and shared else ("weight", "bias")  # a linear layer's module reshapes the weight
         while not _is_free(network, name, held):
             number += 1
             name = f"{label}_{number}".replace(".", "_")
@@ -390,7 +396,7 @@ class LayerGraph:
 
 
 def _served(found: Read) -> dict[int, Fused]:
-    """The layers that kernels may compute and the operators around them, by position."""
+    """Return the layers that kernels may compute, with the operators around them, by position in the graph."""
     writers = {node.name: node for node in found.part.graph.graph.nodes}
 
     def may_add(at: int, tensor: str, by: int) -> bool:
@@ -405,14 +411,14 @@ def _served(found: Read) -> dict[int, Fused]:
 
 
 def _problem_in_front(fused: Fused, epilogue: str) -> Problem:
-    """The problem of a convolution and the operators in front of it."""
+    """Return the problem of a convolution and the operators in front of it, with this epilogue."""
     assert fused.front is not None  # noqa: S101 - it has some
     assert isinstance(fused.front.problem, Problem)  # noqa: S101 - that of a convolution
     return replace(fused.front.problem, epilogue=epilogue)
 
 
 def _alike(one: Fused, other: Fused) -> bool:
-    """Whether a layer has the same operators around it in two examples."""
+    """Whether a layer is surrounded by the same operators in two examples."""
     fronts = [each.front and each.front.operators for each in (one, other)]
     return fronts[0] == fronts[1] and replace(one, layer=other.layer, front=other.front) == other
 
@@ -422,7 +428,7 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
-    """Set a parameter at a path; create missing owners."""
+    """Set a parameter at a path; create missing modules."""
     *owners, name = path.split(".")
     for each in owners:
         if not hasattr(network, each):
@@ -434,7 +440,7 @@ def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
 
 
 def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a module may be put at a path: it is free, or has only these parameters."""
+    """Whether a module may be added at a path: the path is free, or its module contains only the allowed parameters."""
     for name in path.split("."):
         if not hasattr(network, name):
             return True
@@ -447,7 +453,7 @@ def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _erase(nodes: list[fx.Node]) -> None:
-    """Remove nodes that only a check of their type reads, beginning with the last."""
+    """Remove nodes and the checks of their metadata, from the last node to the first; nothing else may read them."""
     for node in reversed(nodes):
         for check in [each for each in node.users if each.target is _ASSERT]:
             node.graph.erase_node(check)

@@ -1,8 +1,8 @@
-"""A PyTorch operator of an exported library, for any operation and for inference: there is no backward pass.
+"""The PyTorch operator of an exported library, for any operation. There is no backward pass, only inference.
 
-It is functional, has rules for tensors without data (`torch.compile`) and for autocast, runs on the current stream of
-its tensors' device, and may be captured into CUDA graphs. Weights are prepared when they are first used with a shape,
-and again after they have changed.
+The operator is functional, supports fake tensors (`torch.compile`) and autocast, runs on the current stream of the
+tensors' device, and may be captured into CUDA graphs. Weights are prepared when they are first used with a shape, and
+again after they have changed.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .prepared import GIVEN, WEIGHTS
 from .torch_call import Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
-WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
-_RACES = 3  # times that a kernel and PyTorch's operator run to be compared in the first call
-_ALIGNMENT = 16  # bytes: of every array that the library takes
+WRONG = 0.05  # difference as a fraction of the largest output, larger than the rounding errors of any accuracy class
+_RACES = 3  # number of timed runs of a kernel and of PyTorch's operator in the first call of a shape
+_ALIGNMENT = 16  # bytes; the library requires this alignment of every array
 _INFERENCE = (
     "the weights are inference tensors, whose changes PyTorch does not count; clone them outside inference_mode()"
 )
 
 Tensors: TypeAlias = Sequence[Tensor | None]
-"""In the order of the arrays; None for an array that a problem lacks."""
+"""Tensors in the order of the arrays; None for an array that the problem lacks."""
 
 
 Instead: TypeAlias = Callable[[Call, Mapping[str, Tensor]], object]
-"""PyTorch's computation of a call, of its tensors by name."""
+"""A function that computes a call with PyTorch; its arguments are the call and the tensors by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class _Pass:
     """A kernel with its weights, prepared for a shape."""
 
     handle: Handle | None
-    """None: weights are arguments of each pass"""
+    """handle with the prepared weights; None: each pass takes the weights as arguments"""
     enqueue: Enqueue
     none: tuple[int, ...]
-    """a zero for each array of the library: its address as long as no tensor is given"""
+    """one zero for each array of the library: the address of an array for which no tensor is given"""
     last: torch.memory_format | None
-    """the memory format of tensors of a launch that are stored channels-last; None: they are contiguous"""
+    """the memory format of the tensors in a launch, if it is channels-last; None: contiguous"""
     makes: tuple[tuple[int, Callable[[], Tensor]], ...]
-    """for outputs, then scratch: the position among all arrays, and a function that makes it"""
+    """outputs, then scratch arrays: the position among all arrays, and a function that creates the tensor"""
     workspace: Callable[[], Tensor] | None
-    """a function that makes one; None: none is needed"""
+    """a function that allocates a workspace; None: the kernel needs none"""
     capturing: Callable[[], bool]
     stream: Callable[[], int]
 
@@ -78,30 +78,30 @@ class _Kept:
     """The prepared kernels for one state of the weights."""
 
     of: weakref.ref[Tensor] | None
-    """the first weight; when it is deleted, this entry is removed"""
+    """the first weight; this entry is removed when that tensor is deleted"""
     stamp: tuple[int, ...]
     weights: dict[str, Tensor]
-    """keep the memory, so that no other tensor gets the same address"""
+    """the weights, which keep their memory alive so that no other tensor gets the same address"""
     captured: set[Handle]
-    """used in CUDA graphs, which may be replayed as long as the weights live; also of earlier values"""
+    """handles in CUDA graphs, also of earlier values of the weights; graphs may be replayed while the weights exist"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
-    """by shape and kernel"""
+    """handles by library, shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
-    """by shape and run-time sizes"""
+    """passes by call, and shapes, dtypes and device of the tensors"""
     refused: set[tuple[object, ...]] = field(default_factory=set)
-    """the keys, like those of `passes`, that PyTorch computes"""
+    """keys as in `passes`, for which PyTorch computes the call"""
 
 
 class Operator:
-    """`torch.ops.NAMESPACE.NAME`, created once in a process."""
+    """The operator `torch.ops.NAMESPACE.NAME`, created once per process."""
 
     def __init__(
         self, interface: Interface, name: str, instead: Instead | None = None, *, prepares: bool = True
     ) -> None:
-        """An operator for the libraries of all operations that have the arrays of this one.
+        """Register an operator for libraries of all operations that have the arrays of `interface`.
 
-        `instead` computes a call as a kernel does, where the call's choice allows that. Unless it `prepares` weights,
-        they are read in each pass, and may change from pass to pass.
+        `instead` computes a call with PyTorch, if the call has a choice. If `prepares` is False, each pass reads the
+        weights, which may change from pass to pass.
         """
         self.interface, self._operation, self._instead = interface, name, instead
         arrays = given_arrays(interface)
@@ -111,7 +111,7 @@ class Operator:
         self._prepares = prepares
         self._launched = [arrays[at] for at in self._launched_at]
         self._places = [(at, interface.arrays.index(array)) for at, array in enumerate(self._launched)]
-        """for tensors of a launch: the position among these, and among all arrays"""
+        """position of each tensor among the tensors of a launch, and among all arrays"""
         self._weights = [arrays[at].name for at in self._weights_at]
         of_one_dtype = all(word == stored for array in interface.arrays for word, stored in array.dtypes.items())
         self._casts = bool(self._weights) and of_one_dtype
@@ -119,16 +119,16 @@ class Operator:
         scalars = scalars_of(interface)
         self._numbers_at = slice(len(arrays), len(arrays) + len(scalars))
         self._number_places = [interface.arrays.index(array) for array in scalars]
-        """of scalars: the position among all arrays"""
+        """position of each scalar among all arrays"""
         new = (array for array in interface.arrays if array.role not in GIVEN and array not in scalars)
         made = [(interface.arrays.index(array), array) for array in new]
         self._makes = [(at, array.name) for at, array in sorted(made, key=lambda each: each[1].role != "out")]
-        """position and name of outputs, then scratch"""
+        """position and name of each output, then of each scratch array"""
         self._outputs = sum(array.role == "out" for _, array in made)
-        namespace = __name__.rpartition(".")[0].replace(".", "_")  # autotune's own copy of the package has another
+        namespace = __name__.rpartition(".")[0].replace(".", "_")  # differs for autotune's own copy of the package
         self._name = __name__.split(".")[-2]
         self._kept: dict[int, _Kept] = {}
-        """by id of the first weight, as long as it lives; a `WeakTensorKeyDictionary` takes ten times as long"""
+        """by the id of the first weight, while that tensor exists; a `WeakTensorKeyDictionary` is ten times slower"""
         self._preparing = threading.Lock()
         self._runtimes: dict[str, Runtime] = {}
         self._registrations = torch.library.Library(namespace, "FRAGMENT")
@@ -138,13 +138,14 @@ class Operator:
         self.support("cuda", Cuda())
 
     def __call__(self, *arguments: object) -> object:
-        """Call the operator with its tensors (None for a tensor that a problem lacks), its scalars, and the text of the
-        call.
+        """Call the operator with its tensors, its scalars and the text of the call.
+
+        Pass None for a tensor that the problem lacks.
         """
         return self.operator(*arguments)
 
     def of(self, library: Library) -> Callable[..., object]:
-        """A function of tensors, and of sizes and words by name, that a library computes."""
+        """Return a function that calls the operator with a library; sizes and words are passed by name."""
         names, path = [array.name for array in given_arrays(self.interface)], str(library.path)
         scalars = [array.name for array in scalars_of(self.interface)]
 
@@ -166,14 +167,14 @@ class Operator:
             self._registrations.impl(self._operation, self._under_autocast, f"Autocast{key}")
 
     def runtime_of(self, device: torch.device) -> Runtime | None:
-        """The device's functions for the operator; None if it does not run there."""
+        """Return the runtime of a device; None if the operator does not support this type of device."""
         return self._runtimes.get(device.type)
 
     def call_cached(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
-        """Run a prepared operator directly, without PyTorch's dispatcher, which takes half of the time.
+        """Run a prepared pass directly, without PyTorch's dispatcher, which takes half of the time.
 
-        None if it has not run on such tensors before, or if a mode, a transform, autocast, a tracer or a profiler would
-        miss the call: then call the operator.
+        Returns None if no pass is prepared for such tensors, or if a mode, a transform, autocast, a tracer or a
+        profiler is active and would miss the call. Then call the operator.
         """
         watched = (
             _len_torch_dispatch_stack()
@@ -186,13 +187,13 @@ class Operator:
         return None if watched or type(launched[0]) is not Tensor else self._ran(key, launched, weights)
 
     def _split(self, arguments: Sequence[object]) -> tuple[Tensors, Tensors, Sequence[Number], str]:
-        """The tensors of a launch, the weights, the scalars, and the text of the call."""
+        """Return the tensors of a launch, the weights, the scalars, and the text of the call."""
         launched, weights = ([arguments[at] for at in places] for places in (self._launched_at, self._weights_at))
         numbers = cast("Sequence[Number]", arguments[self._numbers_at])
         return cast("Tensors", launched), cast("Tensors", weights), numbers, str(arguments[-1])
 
     def _run(self, *arguments: object) -> object:
-        """The operator on a device."""
+        """Implement the operator on a device."""
         launched, weights, numbers, text = self._split(arguments)
         made = self._ran(text, launched, weights, numbers)
         if made is None:
@@ -204,12 +205,12 @@ class Operator:
         return made if self._outputs else None
 
     def _by_pytorch(self, call: Call, launched: Tensors, weights: Tensors) -> object:
-        """A call by PyTorch's operators."""
+        """Compute a call with PyTorch's operators."""
         assert self._instead is not None  # noqa: S101 - otherwise the call has no choice
         return self._instead(call, self._named(launched, weights))
 
     def _ran(self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number] = ()) -> object:
-        """A prepared pass; None if it is not prepared. Small layers are limited by this function."""
+        """Run a prepared pass; return None if it is not prepared. The time of this function limits small layers."""
         if is_grad_enabled():
             self._refuse_gradients(launched, weights)
         kept = self._kept.get(id(weights[0]) if weights else 0)
@@ -220,7 +221,7 @@ class Operator:
             for tensor in weights:
                 if tensor is not None:
                     stamp += (tensor.data_ptr(), tensor._version)
-        except RuntimeError:  # an inference tensor has no version, so its kernel is not prepared
+        except RuntimeError:  # an inference tensor has no version, so no kernel is prepared for it
             return None
         if stamp != kept.stamp:
             return None
@@ -243,7 +244,7 @@ class Operator:
             dense = tensor.is_contiguous() if last is None else tensor.is_contiguous(memory_format=last)
             if address % _ALIGNMENT or not dense:
                 tensor = _launchable(self._launched[at], tensor, last if tensor.dim() > 2 else None)
-                copies.append(tensor)  # which live until they are enqueued
+                copies.append(tensor)  # keeps the copy alive until the pass is enqueued
                 address = tensor.data_ptr()
             addresses[place] = address
         for place, number in zip(self._number_places, numbers, strict=True):
@@ -260,7 +261,7 @@ class Operator:
     def _first(
         self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number], call: Call
     ) -> object:
-        """A pass that is not prepared; it is prepared for the next calls."""
+        """Run a pass that is not prepared yet, and prepare it for later calls."""
         device, tensors = _device(launched), self._named(launched, weights)
         runtime, which = self._runtimes[device.type], _which(key, launched)
         try:
@@ -268,8 +269,8 @@ class Operator:
         except ValueError:
             if call.choice is None:
                 raise
-            return self._by_pytorch(call, launched, weights)  # which may accept the tensors, or has its own message
-        if problem.is_empty:  # which the library has no kernels for
+            return self._by_pytorch(call, launched, weights)  # PyTorch may accept the tensors or raise a better error
+        if problem.is_empty:  # the library has no kernels for empty problems
             return self._returned(call.made(tensors, device))
         with runtime.current(device):
             if call.choice is None and any(map(_is_inference, weights)):
@@ -290,9 +291,10 @@ class Operator:
             return self._once(launched, weights, numbers, call, problem, runtime) if made is None else made
 
     def _has_kernel(self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem) -> bool:
-        """Whether the library has a kernel for a problem that the call's choice allows; warns if one was expected.
+        """Whether the library has a kernel for a problem that the call's choice allows.
 
-        Raises LibraryError if the library must have one.
+        Warns if there is none although a kernel was expected for these sizes. Raises LibraryError if there is none and
+        the call has no choice.
         """
         if call.choice is None:
             call.library.workspace_bytes(problem)
@@ -306,7 +308,7 @@ class Operator:
         return not why_not
 
     def _wins(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call, runtime: Runtime) -> bool:
-        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, if that was not known before."""
+        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, or need not race."""
         choice, device = call.choice, _device(launched)
         if choice is None or choice.margin is None or _is_raced(choice, launched):
             return True
@@ -317,11 +319,11 @@ class Operator:
         return bool(agrees) and theirs_ms > (1 + choice.margin) * ours_ms
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
-        """The prepared kernels for weights; they are dropped if one of the weights has changed."""
+        """Return the prepared kernels for the current values of the weights; drop kernels for earlier values."""
         key, first = id(weights[0]) if weights else 0, weights[0] if weights else None
         found, stamp = self._kept.get(key), _stamp(weights)
         if found is None or found.stamp != stamp:
-            self._refuse_capture(runtime)  # also since what was prepared is freed, which waits for the device
+            self._refuse_capture(runtime)  # also because earlier handles are freed, which waits for the device
             captured = set() if found is None else found.captured
             forget = self._kept.pop
             of = None if first is None else weakref.ref(first, lambda _: forget(key, None))
@@ -340,7 +342,7 @@ class Operator:
         like: Mapping[str, Tensor],
         device: torch.device,
     ) -> _Pass:
-        """A pass on the current device."""
+        """Prepare a pass on the current device."""
         library, handle = call.library, self._handle(kept, call, problem, runtime, device) if self._prepares else None
         if handle is None:
             workspace_bytes = library.workspace_bytes(problem)
@@ -364,7 +366,7 @@ class Operator:
     def _handle(
         self, kept: _Kept, call: Call, problem: DeclaredProblem, runtime: Runtime, device: torch.device
     ) -> Handle:
-        """The kernel of a problem with its weights, prepared unless other run-time sizes did so."""
+        """Return the handle of a problem's kernel; prepare the weights unless another run-time size already did so."""
         library = call.library
         shape = problem.with_runtime(*(1 for _ in problem.runtime_sizes))
         which = (library.path, shape.numbers, library.kernel_name(problem))
@@ -372,7 +374,7 @@ class Operator:
             placed = {name: _placed(weight, call.memory_format(weight.shape)) for name, weight in kept.weights.items()}
             addresses = {name: weight.data_ptr() for name, weight in placed.items()}
             kept.handles[which] = Handle(library, problem, addresses, runtime.stream(device))
-            runtime.synchronize(device)  # from now on any stream may run it, and the copies may be freed
+            runtime.synchronize(device)  # from now on, any stream may run the handle, and the copies may be freed
         return kept.handles[which]
 
     def _once(
@@ -384,7 +386,7 @@ class Operator:
         problem: DeclaredProblem,
         runtime: Runtime,
     ) -> object:
-        """A pass on the current device whose prepared weights are not kept."""
+        """Run a pass on the current device without keeping prepared weights."""
         device, given = _device(launched), self._named(launched, weights)
         arrays = {array.name: array for array in self.interface.arrays}
         tensors = {
@@ -398,13 +400,13 @@ class Operator:
         return self._returned(made)
 
     def _named(self, launched: Tensors, weights: Tensors) -> dict[str, Tensor]:
-        """The given tensors by name."""
+        """Return the given tensors by name."""
         names = (*(array.name for array in self._launched), *self._weights)
         tensors = zip(names, (*launched, *weights), strict=True)
         return {name: tensor for name, tensor in tensors if tensor is not None}
 
     def _returned(self, made: Mapping[str, Tensor]) -> object:
-        """The outputs among new tensors."""
+        """Return the outputs among the created tensors."""
         outputs = tuple(made[name] for _, name in self._makes[: self._outputs])
         return outputs[0] if self._outputs == 1 else outputs
 
@@ -426,18 +428,19 @@ class Operator:
             )
 
     def _fake(self, *arguments: object) -> object:
-        """The operator on tensors without data."""
+        """Implement the operator for fake tensors."""
         launched, weights, _, text = self._split(arguments)
         self._refuse_gradients(launched, weights)
         call = call_of(text)
-        if call.choice is not None:  # which has rules for symbolic sizes
+        if call.choice is not None:  # PyTorch's operators support symbolic sizes
             return self._by_pytorch(call, launched, weights)
         made = self._returned(call.made(self._named(launched, weights), _device(launched)))
         return made if self._outputs else None
 
     def _under_autocast(self, *arguments: object) -> object:
-        """The operator under autocast: tensors of a launch are cast to the weights' dtype, for which the kernel was
-        chosen.
+        """Implement the operator under autocast: cast the tensors of a launch to the dtype of the weights.
+
+        The kernel was chosen for that dtype.
         """
         launched, weights, _, _ = self._split(arguments)
         dtype = next((weight.dtype for weight in (*weights, *launched) if weight is not None), None)
@@ -454,13 +457,13 @@ def _device(launched: Tensors) -> torch.device:
 
 
 def _is_raced(choice: Choice, launched: Tensors) -> bool:
-    """Whether a conversion decided that a kernel computes tensors of these sizes."""
+    """Whether a kernel computes tensors of these sizes without another race."""
     first = next(tensor for tensor in launched if tensor is not None)
     return choice.margin is None or tuple(first.shape[1:]) in choice.raced
 
 
 def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """The shortest of a few runs."""
+    """Return the time of the fastest of a few runs, in milliseconds."""
 
     def passed() -> None:
         run()
@@ -469,7 +472,7 @@ def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) 
 
 
 def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:
-    """The key of a pass in `_ran`."""
+    """Return the key of a pass; `_ran` computes the same key inline."""
     which = [key]
     for tensor in launched:
         if tensor is not None:
@@ -482,26 +485,33 @@ def _is_inference(weight: Tensor | None) -> bool:
 
 
 def _stamp(weights: Tensors) -> tuple[int, ...]:
-    """The part of the key in `_ran` that changes with the values of weights, if PyTorch counts changes."""
+    """Return addresses and versions of the weights; `_ran` computes the same inline.
+
+    The version of an inference tensor, whose changes PyTorch does not count, is -1.
+    """
     given = [weight for weight in weights if weight is not None]
     return tuple(of for each in given for of in (each.data_ptr(), -1 if each.is_inference() else each._version))
 
 
 def _maker(like: Tensor, device: torch.device) -> Callable[[], Tensor]:
-    """A function that makes tensors like one without data. A dtype as a keyword would take longer than
-    everything else.
+    """Return a function that creates tensors of the same shape, strides and dtype as `like`.
+
+    Passing the dtype as a keyword in each call would take longer than everything else.
     """
     return partial(torch.empty(0, dtype=like.dtype, device=device).new_empty_strided, like.shape, like.stride())
 
 
 def _placed(tensor: Tensor, memory_format: torch.memory_format) -> Tensor:
-    """The tensor, or a copy if the library does not accept its layout."""
+    """Return a tensor in this memory format and aligned, copied only if necessary."""
     placed = tensor.contiguous(memory_format=memory_format)
     return placed.clone() if placed.data_ptr() % _ALIGNMENT else placed
 
 
 def _launchable(array: InterfaceArray, tensor: Tensor, memory_format: torch.memory_format | None) -> Tensor:
-    """A tensor that the library accepts. Raises ValueError for one that is to be changed and has another layout."""
+    """Return a tensor that the library accepts, copied if necessary.
+
+    Raises ValueError if the kernel changes the tensor in place and it would have to be copied.
+    """
     placed = _placed(tensor, memory_format or torch.contiguous_format)
     if placed is not tensor and array.role == "inout":
         raise ValueError(f"{array.name}: is changed in place, and must be contiguous and aligned to {_ALIGNMENT} bytes")

@@ -1,7 +1,7 @@
-"""Layers without filters in PyTorch, by PyTorch and by operators such as `autotune_runtime::norm`.
+"""Compute layers without filters, with PyTorch or with operators such as `autotune_runtime::norm`.
 
-The modules take tensors of PyTorch's shapes, such as images [N, C, ...]. The operators take arrays as kernels do, with
-channels last.
+The modules take tensors with PyTorch's shapes, such as images [N, C, ...]. The operators take the arrays of kernels,
+with the channels as the last axis.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from .torch_exact import MOST_ELEMENTS
 from .torch_operator import Instead, Operator
 from .torch_runtime import TrainingMode
 
-_EPS = 1e-5  # of a batch norm, which must not be 0
+_EPS = 1e-5  # epsilon of a batch norm, which must not be 0
 _ANY = Choice()
 
 
 class Plain(nn.Module):
-    """A layer without filters that PyTorch computes, or a library's kernels.
+    """A layer without filters, computed by PyTorch or by a library's kernels.
 
     The operator chooses a kernel in the first call of a shape. PyTorch computes shapes without a kernel, and inputs of
-    other dtypes or on another type of device. Changes of the parameters are noticed as by a TunedConvolution.
+    other dtypes or on another type of device. The module notices the same changes of parameters as a TunedConvolution.
     """
 
     operator: ClassVar[Operator]
     tolerance: ClassVar[float]
-    """of a kernel's results before they are rounded: `errors` of the operation's declaration"""
+    """relative error of a kernel's results before rounding, from `errors` in the operation's declaration"""
 
     def __init__(
         self,
@@ -58,24 +58,24 @@ class Plain(nn.Module):
         library: str | Path | None = None,
         choice: Choice = _ANY,
     ) -> None:
-        """`problem` determines the epilogue; `library` has the kernels, None: PyTorch computes the layer."""
+        """Create a layer with the problem's epilogue. `library` contains the kernels; None: PyTorch computes it."""
         super().__init__()
         self.weight, self.bias, self.device = weight, bias, device
         self.problem = problem
         self._dtype = STORED[problem.dtype]
         self._call = ""
-        """its call of the operator; empty: PyTorch computes it"""
+        """text of the operator's call; empty if PyTorch computes the layer"""
         if library is not None:
             self._call = Call(str(library), tuple(problem.arguments.items()), choice=choice).text
         self.eval()
 
     def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> Self:
-        """The same layer by a library's kernels, with this epilogue."""
+        """Return the same layer, with this epilogue and computed by a library's kernels."""
         problem = replace(self.problem, epilogue=epilogue)
         return type(self)(problem, self.weight, self.bias, self.device, library, choice)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Compute y from tensors of the kinds of `problem.inputs`."""
+        """Compute y from the tensors that `problem.inputs` describes."""
         weights = self.weights()
         fits = all(each.dtype == self._dtype for each in tensors)
         fits = fits and all(each is None or each.dtype == self.weights_dtype for each in weights)
@@ -90,7 +90,7 @@ class Plain(nn.Module):
         return self.shaped(cast("Tensor", y), tensors[0])
 
     def shaped(self, y: Tensor, x: Tensor) -> Tensor:
-        """The result [N, C, ...] as a view of the kernel's, which has the pixels of x."""
+        """View the kernel's output as [N, C, ...] with the spatial sizes of x."""
         return y.view(x.shape[0], *x.shape[2:], y.shape[-1]).movedim(-1, 1)
 
     def by_pytorch(self, *tensors: Tensor) -> Tensor:
@@ -98,32 +98,32 @@ class Plain(nn.Module):
         return activated(self.computed(tensors, self.weight, self.bias), self.problem.activation)
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
-        """The layer without its activation by PyTorch's operators, with these weights."""
+        """Compute the layer without its activation, with PyTorch's operators and these weights."""
         raise NotImplementedError
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The arrays of a call: images [N, pixels, C]."""
+        """Return the arrays of a call: images [N, pixels, C]."""
         return [each.movedim(1, -1).reshape(len(each), -1, each.shape[1]) for each in tensors]
 
     def first_sizes(self, problem: LayerProblem) -> tuple[int, ...]:
-        """The sizes of the first array in a problem's call of the operator, without the number of images or rows."""
+        """Return the sizes of the first array that the operator gets for a problem, without the first axis."""
         inputs = tuple(torch.empty([size or 0 for size in shape], device="meta") for shape in problem.inputs)
         first, *_ = self.arrays(inputs)
         return () if first is None else tuple(first.shape[1:])
 
     def weights(self) -> tuple[Tensor | None, ...]:
-        """The weights of a call."""
+        """Return the weights of a call."""
         return ()
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """The dtype of its weights."""
+        """The dtype of the weights."""
         return self._dtype
 
     def error(self, *tensors: Tensor, y: Tensor, bounds: tuple[float, float]) -> float:
-        """The largest error of results y, compared with PyTorch's in float64, relative to what is allowed there.
+        """Return the largest error of results y, compared with PyTorch in float64, as a fraction of the allowed error.
 
-        Before its activation and rounding a result may be wrong by `bounds[0]` times the operation's tolerance.
+        Before activation and rounding, the allowed relative error is `bounds[0]` times the operation's tolerance.
         """
         step = max(1, MOST_ELEMENTS // max(1, *(each[0].numel() for each in (*tensors, y))))
         parts = zip(*(each.split(step) for each in (*tensors, y)), strict=True)
@@ -145,7 +145,7 @@ class Plain(nn.Module):
         return float((y.double() - exact).abs().div_(allowed).amax().nan_to_num(nan=torch.inf))
 
     def leave_to_pytorch(self) -> None:
-        """Run PyTorch's operators from now on."""
+        """Compute with PyTorch's operators from now on."""
         self._call = ""
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
@@ -156,13 +156,13 @@ class Plain(nn.Module):
         return super().train(mode)
 
     def extra_repr(self) -> str:
-        """The text that `print` shows."""
+        """Return the text that `print` shows in parentheses."""
         of = self.problem
         return ", ".join((*filter(None, of.shapes), *map(str, of.arguments.values())))
 
 
 def normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, problem: NormProblem) -> Tensor:
-    """PyTorch's norm of x [N, C, ...], or of rows of x [..., C] if the problem has no groups."""
+    """Compute PyTorch's norm of x [N, C, ...], or of the rows of x [..., C] if the problem has no groups."""
     eps = problem.eps_e12 * 1e-12
     if problem.groups is not None:
         return functional.group_norm(x, problem.groups, weight, bias, eps)
@@ -194,34 +194,34 @@ def _norm_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 class Norm(Plain):
-    """A norm by statistics of its input."""
+    """A layer norm, group norm or RMS norm."""
 
     problem: NormProblem
     operator = Operator(BY_NAME["norm"], "norm", _norm_by_pytorch)
     tolerance = 2e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
-        """PyTorch's norm."""
+        """Compute PyTorch's norm."""
         (x,), (weight, bias) = tensors, weights
         return normalised(x, weight, bias, self.problem)
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The images [N, pixels, C], or rows as images of one pixel."""
+        """Return the images [N, pixels, C], or rows as images of one pixel."""
         (x,), of = tensors, self.problem
         last = x.movedim(1, -1) if of.layout == "nhwc" else x
         return [last.reshape(-1, 1, of.channels) if of.groups is None else last.reshape(len(x), -1, of.channels)]
 
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Weight and bias of the channels."""
+        """Return the weight and the bias of the channels."""
         return self.weight, self.bias
 
     def shaped(self, y: Tensor, x: Tensor) -> Tensor:
-        """The result in the shape of x."""
+        """View the kernel's output in the shape of x."""
         return super().shaped(y, x) if self.problem.layout == "nhwc" else y.view(x.shape)
 
 
 def concatenated(tensors: tuple[Tensor, ...], weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """PyTorch's concatenation of tensors [N, C, ...], and a batch norm of it."""
+    """Concatenate tensors [N, C, ...] with PyTorch; if there is a weight, apply a batch norm to the result."""
     y = torch.cat(tensors, 1)
     if weight is None:
         return y
@@ -236,33 +236,33 @@ def _concat_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 class Concat(Plain):
-    """A concatenation, and a batch norm of known statistics."""
+    """A concatenation, followed by a scale and a shift if a batch norm follows."""
 
     problem: ConcatProblem
     operator = Operator(BY_NAME["concat"], "concat", _concat_by_pytorch)
     tolerance = 1e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:
-        """PyTorch's concatenation and batch norm."""
+        """Compute PyTorch's concatenation and batch norm."""
         return concatenated(tensors, *weights)
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The tensors [pixels of all images, C_i], and None up to the most tensors of a kernel."""
+        """Return the tensors as [pixels of all images, C_i], followed by None for each unused array of a kernel."""
         rows = [each.movedim(1, -1).reshape(-1, each.shape[1]) for each in tensors]
         return [*rows, *[None] * (MOST_TENSORS - len(rows))]
 
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Scale and shift of the channels."""
+        """Return the scale and the shift of the channels."""
         return self.weight, self.bias
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """The dtype of scale and shift."""
+        """The dtype of the scale and the shift."""
         return torch.float32
 
 
 def _pooled(pool: Callable[..., Tensor]) -> Instead:
-    """A pool of PyTorch's of arrays, in their layout."""
+    """Return a function that computes a call with one of PyTorch's pools, in the layout of the arrays."""
 
     def pooled(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
         named, x = dict(call.arguments), tensors["x"]
@@ -278,29 +278,29 @@ def _pooled(pool: Callable[..., Tensor]) -> Instead:
 
 
 class MaxPool(Plain):
-    """The maximum of windows of images."""
+    """The maximum of each window of images."""
 
     problem: MaxPoolProblem
     operator = Operator(BY_NAME["max_pool2d"], "max_pool2d", _pooled(functional.max_pool2d))
     tolerance = 0.0
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
-        """PyTorch's pool."""
+        """Compute PyTorch's pool."""
         of = self.problem
         pool = functional.avg_pool2d if isinstance(of, AvgPoolProblem) else functional.max_pool2d
         return pool(*tensors, of.window, of.stride, of.padding)
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The images [N, H, W, C]."""
+        """Return the images [N, H, W, C]."""
         return [each.movedim(1, -1) for each in tensors]
 
     def shaped(self, y: Tensor, x: Tensor) -> Tensor:  # noqa: ARG002 - of the kernel's own size
-        """The result [N, C, P, Q]."""
+        """View the kernel's output as [N, C, P, Q]."""
         return y.movedim(-1, 1)
 
 
 class AvgPool(MaxPool):
-    """The mean of windows of images, in which padding counts as zeros."""
+    """The mean of each window of images; padding counts as zeros."""
 
     operator = Operator(BY_NAME["avg_pool2d"], "avg_pool2d", _pooled(functional.avg_pool2d))
     tolerance = 1e-5
@@ -314,12 +314,12 @@ class Mean(Plain):
     tolerance = 1e-5
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
-        """PyTorch's mean."""
+        """Compute PyTorch's mean."""
         (x,) = tensors
         return x.mean(tuple(range(2, x.dim())), self.problem.keeps_axes)
 
     def shaped(self, y: Tensor, x: Tensor) -> Tensor:
-        """The result [N, C, 1, ...] or [N, C]."""
+        """View the kernel's output as [N, C, 1, ...] or [N, C]."""
         return y.view(*y.shape, *(1,) * (x.dim() - 2)) if self.problem.keeps_axes else y
 
 
@@ -335,12 +335,12 @@ class Gate(Plain):
     tolerance = 1e-6
 
     def computed(self, tensors: tuple[Tensor, ...], *_: Tensor | None) -> Tensor:
-        """PyTorch's product."""
+        """Compute PyTorch's product."""
         x, gate = tensors
         return x * gate
 
     def arrays(self, tensors: tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """The images [N, pixels, C], and the factors [N, C]."""
+        """Return the images [N, pixels, C] and the factors [N, C]."""
         x, gate = tensors
         return [*super().arrays((x,)), gate.flatten(1)]
 
@@ -353,6 +353,6 @@ MODULES: Mapping[type[PlainProblem], type[Plain]] = {
     MeanProblem: Mean,
     GateProblem: Gate,
 }
-"""The modules of problems."""
+"""The module class for each class of problems."""
 OPERATORS: Mapping[str, Operator] = {each.operator.interface.name: each.operator for each in MODULES.values()}
-"""The operators of operations by their names."""
+"""Operators by the names of their operations."""

@@ -1,6 +1,6 @@
-"""A part of a network that runs several times, such as for the frames of a video: a graph for each kind of call.
+"""Run a part that a network calls several times, such as for the frames of a video, as one graph for each kind of call.
 
-A call may change lists among its arguments, such as the list of frames that convolutions have seen before.
+A call may change lists among its arguments, such as a list of earlier frames for convolutions.
 """
 
 from __future__ import annotations
@@ -14,50 +14,51 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 Arguments: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
-"""By position and by name."""
+"""Arguments by position and by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Nested tuples, lists and dictionaries with places for tensors."""
+    """Nested tuples, lists and dictionaries with placeholders for tensors."""
 
     spec: TreeSpec
     leaves: tuple[object, ...]
-    """None for a tensor"""
+    """all leaves; None for a tensor"""
     places: tuple[int, ...]
-    """of the tensors"""
+    """positions of the tensors among the leaves"""
 
     @classmethod
     def of(cls, value: object) -> tuple[Value, list[Tensor]]:
-        """A value, and its tensors."""
+        """Split nested tuples, lists and dictionaries into a Value and the tensors."""
         leaves, spec = tree_flatten(value)
         places = tuple(at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
         others = tuple(None if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         return cls(spec, others, places), [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
     def filled(self, tensors: Sequence[Tensor]) -> object:
-        """The value with these tensors."""
+        """Return the nested value with these tensors in the placeholders."""
         leaves = list(self.leaves)
         for at, tensor in zip(self.places, tensors, strict=True):
             leaves[at] = tensor
         return tree_unflatten(leaves, self.spec)
 
     def kind(self, tensors: Sequence[Tensor]) -> Hashable:
-        """A key that is equal for calls with the same graph."""
+        """Return a key that is the same for all calls that one graph can compute."""
         types = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
         return repr(self.spec), tuple(map(repr, self.leaves)), self.places, types
 
 
 @dataclass(slots=True)
 class Made:
-    """The outputs and the arguments of a call, without their tensors."""
+    """The outputs of a call and the arguments after the call, without their tensors."""
 
     value: Value | None = None
 
 
 class Once(nn.Module):
-    """A call of a part as a function of tensors: it returns those of the outputs, then those of the arguments after the
-    call.
+    """A call of a part, as a function of the tensors in the arguments.
+
+    Returns the tensors in the outputs, followed by the tensors in the arguments after the call.
     """
 
     def __init__(self, part: nn.Module, arguments: Value) -> None:
@@ -74,13 +75,13 @@ class Once(nn.Module):
 
 @dataclass(slots=True)
 class Calls:
-    """The first call of each kind, before it ran."""
+    """A forward pre-hook that records the arguments of the first call of each kind."""
 
     most: int
     found: dict[Hashable, tuple[Value, tuple[Tensor, ...]]] = field(default_factory=dict)
 
     def __call__(self, _: nn.Module, given: tuple[object, ...], named: Mapping[str, object]) -> None:
-        """A forward pre-hook."""
+        """Record a call if it is the first of its kind. At most `most` + 1 kinds are recorded."""
         value, tensors = Value.of((given, dict(named)))
         kind = value.kind(tensors)
         if kind not in self.found and len(self.found) <= self.most:
@@ -88,7 +89,7 @@ class Calls:
 
 
 class Repeated(nn.Module):
-    """A part that computes calls of known kinds by graphs, and others as it is."""
+    """A part that runs a graph for calls of known kinds, and the original module for other calls."""
 
     def __init__(self, part: nn.Module, graphs: Mapping[Hashable, tuple[fx.GraphModule, Value]]) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class Repeated(nn.Module):
 
 
 def _update(given: object, after: object) -> object:
-    """Change lists and dictionaries to their contents after a call; return the changed argument."""
+    """Update lists and dictionaries in place to their contents after a call; return the updated argument."""
     if isinstance(given, dict) and isinstance(after, dict):
         changed = {name: _update(given.get(name), value) for name, value in after.items()}
         given.clear()

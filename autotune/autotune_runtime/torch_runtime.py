@@ -1,4 +1,4 @@
-"""The interface to a kind of device for the operator and its benchmark, implemented for PyTorch's CUDA devices."""
+"""The interface through which the operator and the benchmark use a kind of device, implemented for CUDA devices."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ _FLUSH_L2_SIZES = 4  # times the L2 size, written before a sample; takes long en
 
 
 class TrainingMode(RuntimeError):
-    """A network was in training mode, or a tuned layer was to be trained: the kernels have no backward pass."""
+    """A network is in training mode or gradients are required, but the kernels have no backward pass."""
 
 
 class Runtime(Protocol):
-    """The functions of a kind of device."""
+    """The functions that a kind of device must provide."""
 
     def name(self, device: torch.device) -> str:
-        """Its name in autotune's commands, such as cuda:0."""
+        """Return the device's name in autotune's commands, such as cuda:0."""
 
     def model(self, device: torch.device) -> str:
-        """The model of the device."""
+        """Return the model of the device, such as NVIDIA H200."""
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
-        """Make a device the calling thread's current one for the block."""
+        """Make a device the calling thread's current device inside the block."""
 
     def stream(self, device: torch.device) -> int:
-        """The current stream, in the library's form."""
+        """Return the address of the current stream, as the library expects it."""
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait for the current stream."""
+        """Wait for the work on the current stream."""
 
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        """Record the work of `run` as a graph; return a function that replays it. The results of `run` live until the
-        recording has ended.
+        """Record the work of `run` as a graph, and return a function that replays the graph.
+
+        The results of `run` are kept until the recording has ended.
         """
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Time of the work of `run` on the current stream, from start to end, with cold caches."""
+        """Return the time in milliseconds of the work that `run` puts on the current stream, with cold caches."""
 
 
 class Cuda:
@@ -72,7 +73,7 @@ class Cuda:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.graph(graph):
             kept = run()
-        torch._C._cuda_clearCublasWorkspaces()  # else later graphs use one in the memory of this graph, after its end
+        torch._C._cuda_clearCublasWorkspaces()  # otherwise later graphs use a workspace in this graph's freed memory
         del kept
         return graph.replay
 
