@@ -1,4 +1,4 @@
-"""trial -> search: which config to evaluate next. The only importer of optuna, which takes long to import."""
+"""trial -> search: choose the config to evaluate next. Only this package imports optuna, which takes long to import."""
 
 from __future__ import annotations
 

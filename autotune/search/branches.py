@@ -1,5 +1,6 @@
-"""Points of a space that is known only from trials: random ones, or ones near others, with parameters that occur
-together.
+"""Draw points of a space that is known only from trials: random points, or points near others.
+
+The parameters of a point are a set that trials have suggested together.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003)
-"""Standard deviations for changing a coordinate, one chosen each time."""
+"""Standard deviations for changing a coordinate; each change draws one of them."""
 
 
 class Branches:
-    """The sets of parameters that trials suggested, and points that have one of these sets.
+    """The branches of a space: the sets of parameters that trials suggested together, and points with such a set.
 
-    A parameter decides the branch if each of its values occurred in one branch only, and it had at most half as many
-    values as there are trials. A value that led to other branches is not used for points of this one.
+    A parameter decides the branch if each of its values occurred in one branch only, and if it had at most half as many
+    values as there are trials. A value that led only to other branches is not used for points of a branch.
     """
 
     def __init__(self, axes: Axes, values: Floats, failed: Flags, fixed: Floats) -> None:
@@ -46,8 +47,9 @@ class Branches:
 
     @property
     def alternatives(self) -> int:
-        """The number of branches; 1 if a count decides how many parameters there are, because the model then predicts
-        one branch by the others. A choice that all branches have may decide too.
+        """The number of branches; 1 if each branch adds parameters to a smaller one and no common choice decides.
+
+        In that case a number decides how many parameters there are, and the model predicts one branch from the others.
         """
         order = self.sets[np.argsort(self.sets.sum(axis=1))]
         nested = bool((order[1:] >= order[:-1]).all())
@@ -56,12 +58,13 @@ class Branches:
 
     @property
     def least_tried(self) -> int:
-        """The number of trials of the branch with the fewest."""
+        """The number of trials in the branch with the fewest trials."""
         return int(self._trials.min())
 
     def completed(self) -> Floats:
-        """The values of trials. A trial that failed before it suggested everything gets random values for the rest,
-        because the missing parameters may have had any value. In other trials a missing parameter stays missing.
+        """Return the values of all trials, with random values where a trial failed before it suggested everything.
+
+        The missing parameters of such a trial might have had any value. In other trials they stay missing.
         """
         found = self._values.copy()
         for trial in self._short:
@@ -74,22 +77,22 @@ class Branches:
         return found
 
     def _leads_to(self, values: Floats, own: Flags, branch: int) -> bool:
-        """Whether a trial that suggested some parameters might have continued in a branch."""
+        """Return whether a trial that suggested some parameters might have continued in a branch."""
         allowed = self._allowed[branch].items()
         possible = all(values[column] in values_there for column, values_there in allowed if own[column])
         return possible and bool((self.sets[branch] >= own).all())
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Random points, the same number from each branch."""
+        """Draw random points, the same number from each branch."""
         share = -(-count // len(self.sets))
         return self._with_fixed(np.concatenate([self._random(each, share, rng) for each in range(len(self.sets))]))
 
     def random_of_least_tried(self, count: int, rng: np.random.Generator) -> Floats:
-        """Random points of the branch with the fewest trials."""
+        """Draw random points of the branch with the fewest trials."""
         return self._with_fixed(self._random(int(np.argmin(self._trials)), count, rng))
 
     def near(self, points: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """The same number of points near each of some, in the same branch; the deciding parameters stay."""
+        """Draw `count` points near each given point, in the same branch: deciding parameters keep their values."""
         found = np.repeat(points, count, axis=0)
         present = ~np.isnan(found)
         change = rng.random(found.shape) < np.maximum(0.2, 1.0 / np.maximum(1, present.sum(axis=1, keepdims=True)))
@@ -113,25 +116,25 @@ class Branches:
         return found
 
     def _with_fixed(self, points: Floats) -> Floats:
-        """The points with the values that are fixed."""
+        """Replace the points' values with the fixed ones, where a point has the parameter."""
         return np.where(np.isnan(self._fixed) | np.isnan(points), points, self._fixed)
 
 
 def _cut_short(sets: Flags, which: Ints, failed: Flags, each: int) -> bool:
-    """Whether a set is a subset of another and occurs only in failed trials, which may have failed before the rest."""
+    """Return whether a set is a subset of another and occurs only in failed trials, which may have ended early."""
     larger = (sets >= sets[each]).all(axis=1)
     return bool(failed[which == each].all()) and int(larger.sum()) > 1
 
 
 def _decides(seen: list[Floats], trials: int) -> bool:
-    """Whether the values of a parameter in several branches determine the branch of a trial."""
+    """Return whether the values of a parameter in several branches determine the branch of a trial."""
     present = [values for values in seen if not np.isnan(values).any()]
     values = np.concatenate(present) if present else np.array([])
     return bool(len(present) > 1 and len(np.unique(values)) == len(values) <= trials // 2)
 
 
 def _moved(axis: Axis, values: Floats, rng: np.random.Generator) -> Floats:
-    """Other values near some: another choice, or one step away."""
+    """Change each value a little: to another choice, or by a random step."""
     if axis.choices:
         return (values + rng.integers(1, max(2, axis.choices), size=len(values))) % axis.choices
     steps = rng.choice(STEPS, size=len(values)) * rng.normal(size=len(values))

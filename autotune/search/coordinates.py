@@ -1,9 +1,10 @@
 """Parameters of any kind as coordinates, and the similarity of two points that may lack some of them.
 
-A coordinate runs from 0 to 1 between a parameter's smallest and largest value, on a log scale if the parameter has one;
-a choice has its position; NaN stands for a missing parameter. Numbers are similar by a Matern 3/2 function of their
-distance (Rasmussen & Williams 2006, 4.17). Choices are similar by whether they differ and, if all are numbers, also by
-their distance. Two points that lack a parameter are equal in it; if only one lacks it, they have nothing in common.
+A coordinate runs from 0 to 1 between a parameter's smallest and largest value, on a log scale if the parameter has one.
+The coordinates of choices follow their positions, and NaN stands for a missing parameter. The similarity of numbers is
+a Matern 3/2 function of their distance (Rasmussen & Williams 2006, 4.17). The similarity of choices depends on whether
+they differ and, if all choices are numbers, also on their distance. Two points that both lack a parameter are equal in
+it; if only one point lacks the parameter, the points have nothing in common.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ NOTHING_IN_COMMON = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter: converts its values, as Optuna stores them (choices by position), to coordinates and back."""
+    """One parameter: converts values, as Optuna stores them (choices by position), to coordinates and back."""
 
     low: float
     high: float
     step: float
-    """step between two values; 0 for a continuous parameter"""
+    """difference between neighbouring values; 0 for a continuous parameter"""
     log: bool
     choices: int = 0
-    """number of values; 0 for a number"""
+    """number of choices; 0 if the parameter is a number"""
     ordered: bool = True
     """whether distances between values are meaningful"""
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> Axis:
-        """The axis of a parameter."""
+        """Create the axis of a parameter."""
         if isinstance(distribution, CategoricalDistribution):
             count = len(distribution.choices)
             numbers = all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in distribution.choices)
@@ -57,30 +58,30 @@ class Axis:
 
     @property
     def every(self) -> Floats:
-        """All values, if there are steps between them."""
+        """All values of the parameter; empty if it is continuous."""
         if not self.step:
             return np.array([])
         return self.low + self.step * np.arange(1 + round((self.high - self.low) / self.step), dtype=np.float64)
 
     def coordinates(self, values: Floats) -> Floats:
-        """Coordinates of values; below 0 or above 1 for a value out of range."""
+        """Convert values to coordinates, which are below 0 or above 1 for values out of range."""
         low, high = self._ends(0.0)
         return (self._scaled(values) - low) / max(high - low, 1e-300)
 
     def values(self, coordinates: Floats) -> Floats:
-        """The values nearest to some coordinates, within the range."""
+        """Return the parameter's values nearest to some coordinates."""
         low, high = self._ends(0.0)
         scaled = low + np.clip(coordinates, 0.0, 1.0) * (high - low)
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Random values, on a log scale if the parameter has one; all steps have the same width."""
+        """Draw random values, on a log scale if the parameter has one; all steps of values have the same width."""
         low, high = self._ends(0.5 * self.step)
         scaled = rng.uniform(low, high, count)
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def _ends(self, margin: float) -> tuple[float, float]:
-        """Both ends on the scale, extended outwards."""
+        """Return both ends of the range on the parameter's scale, extended outwards by a margin."""
         low, high = self._scaled(np.array([self.low - margin, self.high + margin]))
         return float(low), float(high)
 
@@ -88,7 +89,7 @@ class Axis:
         return np.log(np.maximum(values, 1e-300)) if self.log else values
 
     def _allowed(self, values: Floats) -> Floats:
-        """The nearest values that the parameter may have."""
+        """Round to the nearest values that the parameter may have."""
         if self.step:
             values = self.low + self.step * np.round((values - self.low) / self.step)
         return np.clip(values, self.low, self.high)
@@ -96,15 +97,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Several parameters side by side: the metric of their coordinates [points, parameters]."""
+    """Several parameters, and the metric of their coordinates [points, parameters]."""
 
     axes: tuple[Axis, ...]
     _latest: dict[tuple[bytes, bytes], Points] = field(default_factory=dict, compare=False, repr=False)
-    """the distances computed last, because processes of the same points differ only in their weights"""
+    """the latest distances, reused because Gaussian processes over the same points differ only in their weights"""
 
     @classmethod
     def of(cls, distributions: Iterable[BaseDistribution]) -> Axes:
-        """The axes of parameters."""
+        """Create the axes of some parameters."""
         return cls(tuple(Axis.of(each) for each in distributions))
 
     @property
@@ -113,7 +114,7 @@ class Axes:
         return len(self.axes)
 
     def prior(self) -> Floats:
-        """Prior medians of the logs of the parameters' weights, and of their interaction."""
+        """Return the prior medians of the logs of the parameters' weights and of their interaction."""
         return np.append(weights_prior(self.width), math.log(INTERACTION))
 
     def coordinates(self, values: Floats) -> Floats:
@@ -122,24 +123,24 @@ class Axes:
         return np.stack(columns, axis=1) if columns else np.zeros_like(values)
 
     def sample(self, points: Points) -> _Sample:
-        """Some points, with their distances in each parameter."""
+        """Prepare points for fitting weights: compute their distances in each parameter."""
         apart = self._distances(points, points)
         numbers = np.array([[[not axis.choices]] for axis in self.axes], np.float32)
         return _Sample(apart.astype(np.float32), numbers)
 
     def observed(self, points: Points, weights: Floats, *, single: bool = False) -> Paired:
-        """Observed points, prepared for computing covariances with others."""
+        """Prepare observed points for computing covariances with other points."""
         return Paired(self, points.astype(np.float32) if single else points, weights)
 
     def apart(self, left: Points, right: Points) -> Floats:
-        """For each pair of points the unweighted distance in each parameter [len(left), len(right)]."""
+        """Return for each pair of points the sum of the distances in all parameters [len(left), len(right)]."""
         apart = np.zeros((len(left), len(right)))
         for place, axis in enumerate(self.axes):
             apart += _distance(axis, left[:, place], right[:, place], 1.0)
         return apart
 
     def _distances(self, left: Points, right: Points) -> Points:
-        """Distances of any two points in each parameter [parameters, len(left), len(right)]."""
+        """Return the distances of all pairs of points in each parameter [parameters, len(left), len(right)]."""
         key = left.tobytes(), right.tobytes()
         if key not in self._latest:
             columns = zip(self.axes, left.T, right.T, strict=True)
@@ -158,7 +159,7 @@ class Paired:
     weights: Floats
 
     def covariance(self, points: Points) -> Points:
-        """Covariances of the observed points with some others."""
+        """Return the covariances of the observed points with other points [observed, len(points)]."""
         asked: Points = points.astype(np.float32) if self.points.dtype == np.float32 else points
         product: Points = np.ones((len(self.points), len(asked)), dtype=self.points.dtype)
         apart, interaction = self.axes._distances(self.points, asked), float(self.weights[-1])
@@ -176,7 +177,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Points to which weights are fitted, in single precision but for the covariances."""
+    """Points to which weights are fitted; everything except the covariances is in single precision."""
 
     apart: Singles
     """distances [parameters, points, points]"""
@@ -184,7 +185,7 @@ class _Sample:
     """1 for parameters that are numbers, 0 for choices [parameters, 1, 1]"""
 
     def covariance(self, weights: Floats) -> Floats:
-        """Covariances of any two points [points, points]."""
+        """Return the covariances of all pairs of points [points, points]."""
         interaction = float(weights[-1])
         distance, similarity = self._faded(weights)
         similarity *= 1 + self.numbers * distance
@@ -194,7 +195,7 @@ class _Sample:
         return product.astype(np.float64) * (1 + interaction) ** -len(self.apart)
 
     def by_weight(self, sensitivity: Floats, weights: Floats) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight."""
+        """Return half the sum of sensitivities times derivatives of the log covariances, for each log weight."""
         interaction = np.float32(weights[-1])
         distance, fading = self._faded(weights)
         similarity = fading * (1 + self.numbers * distance)
@@ -211,14 +212,14 @@ class _Sample:
         return 0.5 * summed.astype(np.float64)
 
     def _faded(self, weights: Floats) -> tuple[Singles, Singles]:
-        """Weighted distances d and exp(-d) [parameters, points, points]."""
+        """Return the weighted distances d, and exp(-d) [parameters, points, points]."""
         scale = weights[:-1, None, None] * (1 + self.numbers * (ROOT_3 - 1))
         distance: Singles = self.apart * scale.astype(np.float32)
         return distance, np.exp(-distance)
 
 
 def _distance(axis: Axis, left: Points, right: Points, lacking: float) -> Points:
-    """Distances of coordinates: `lacking` if exactly one of two is missing, 0 if both are."""
+    """Return the distances of coordinates: `lacking` if exactly one of two is missing, 0 if both are missing."""
     distance: Points = np.subtract.outer(left, right)
     np.abs(distance, out=distance)
     if axis.choices:

@@ -1,8 +1,8 @@
-"""space -> search: the time of a config on a layer that was never tuned, as a weighted sum of the terms of its cost.
+"""space -> search: predict the time of a config on a layer that was never tuned, from the weighted terms of its cost.
 
-The time is the sum of the fixed terms plus the 2-norm of the others. The weights of a family are the common weights
-times factors of its own, which stay near 1 if the family has few records. `fit` chooses both by the squared errors of
-the log times, in which fast configs count most.
+The time is the sum of the fixed terms plus the 2-norm of the other terms. The weights of a family are the common
+weights times the family's own factors, which stay near 1 if the family has few trials. `fit` chooses weights and
+factors that minimise the squared errors of the log times, where fast configs count most.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from autotune.search.cost_terms import FIXED, NEEDED_RATES, TERMS, Floats, cost_
 from autotune.text_file import read_text
 
 POWER = 2.0
-"""Exponent of the norm: 1 would add up what overlaps, infinity would take the largest term."""
+"""Exponent of the norm: 1 would add up work that overlaps; infinity would take only the largest term."""
 START = {"launch": 1.0, "start": 1.5}
 """Weights of the fixed terms before the fit, microseconds: an empty kernel takes 2.5; other terms begin with 1."""
 SPREAD, FIXED_SPREAD = 2.0, 0.3
 """Standard deviations of the logs of the common weights, and of the weights of the fixed terms."""
 OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
-"""The same for a family's own factors. A launch costs every family the same, so fixed terms hardly differ."""
+"""Standard deviations of the logs of a family's own factors. A launch costs the same in every family, so the factors of
+the fixed terms hardly differ.
+"""
 ERROR = 0.15
 """Standard deviation of a log time that the model does not explain."""
 STEPS = 50
 """Levenberg-Marquardt steps of a fit."""
 DAMPING = 1.0
-"""Part of the curvature's diagonal that the first step adds to it, so that it stays small."""
+"""Fraction of the curvature's diagonal that the first step adds to the curvature, to keep the step small."""
 EASING = 3.0
-"""Factor of the damping: less after a step that lowers the loss, more after one that does not and is taken back."""
+"""Factor by which the damping falls after a step that lowers the loss, and rises after any other, which is undone."""
 MOST_OF_FAMILY = 20
-"""Trials of a family on one layer that a fit uses, evenly spread over its times."""
+"""Maximum number of trials of a family on one layer that a fit uses, evenly spread over their times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Observed:
     family: str
     """`KernelTemplate.base`"""
     terms: Floats
-    """[configs, TERMS]"""
+    """terms of the configs, microseconds [configs, TERMS]"""
     times_us: Floats
 
 
@@ -63,21 +65,22 @@ class CostModel:
     fitted_at: str
     """ISO 8601, UTC"""
     error: Mapping[str, float]
-    """`median` and `p95` of the time of the first config over the best one's, on layers that a fit had not seen"""
+    """`median` and `p95` of the first config's time over the best config's, on layers that were left out of the fit"""
     rates: Mapping[str, Mapping[str, float]]
-    """device to unit to work per second"""
+    """device to unit to rate, work per second"""
     devices: tuple[DeviceInfo, ...]
     weights: Mapping[str, Floats]
-    """family to weights [TERMS]; that of "" is for families without records"""
+    """family to weights [TERMS]; the key "" is for families without trials"""
 
     def log_us(self, bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-        """The logs of the predicted microseconds of configs, from their parameters and derived values."""
+        """Predict the logs of the configs' times in microseconds, from their parameters and derived values."""
         own = self.weights.get(bound.template.base, self.weights[""])
         return log_times(cost_terms(bound, columns, rates), own)[0]
 
     def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
-        """A device's own rates if it was calibrated, else those of the device most like it, whose arithmetic is scaled
-        by the number of multiprocessors.
+        """Return a device's own rates if it was calibrated, or else the rates of the most similar device.
+
+        The arithmetic rates of the similar device are scaled by the number of multiprocessors.
         """
         if all(unit in calibrated for unit in NEEDED_RATES):
             return calibrated
@@ -88,12 +91,12 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """The distance of two devices, smaller if they have the same name. A replayed device's name ends with it."""
+    """Return a sort key: the distance of two devices, ties won by equal names, as replayed devices have."""
     return device_distance(one, device), not device.name.endswith(one.name)
 
 
 def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The logs of the times, and their derivatives by the logs of the weights [configs, TERMS]."""
+    """Return the logs of the times, and their derivatives by the logs of the weights [configs, TERMS]."""
     fixed = len(FIXED)
     weighted = terms * weights
     powers = weighted[:, fixed:] ** POWER
@@ -107,9 +110,9 @@ def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
-    """The weights of each family; the key "" has the weights of all other families.
+    """Fit the weights of each family; the key "" holds the weights for all other families.
 
-    Each layer counts the same, whatever the number of its trials. Raises StudyError if there are none.
+    Each layer counts the same, whatever the number of its trials. Raises StudyError if nothing was observed.
     """
     if not observed:
         raise StudyError("no correct trial on a calibrated GPU: a cost model has nothing to fit")
@@ -167,14 +170,14 @@ def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
 
 
 def _spread(each: Observed) -> Observed:
-    """At most MOST_OF_FAMILY configs, from the fastest to the slowest."""
+    """Select at most MOST_OF_FAMILY configs, evenly spread from the fastest to the slowest."""
     order = np.argsort(each.times_us, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_OF_FAMILY)).astype(np.intp))]
     return Observed(each.layer, each.family, each.terms[chosen], each.times_us[chosen])
 
 
 def write_cost_model(model: CostModel) -> str:
-    """The text of a cost model's file."""
+    """Return the text of a cost model's file."""
     families = ",\n".join(
         f"    {json.dumps(name)}: [{', '.join(f'{weight:.4g}' for weight in own)}]"
         for name, own in sorted(model.weights.items())
@@ -189,7 +192,7 @@ def write_cost_model(model: CostModel) -> str:
 
 
 def read_cost_model(path: Path) -> CostModel:
-    """A cost model's file. Raises StudyError if it cannot be read, or is for other terms than this autotune's."""
+    """Read a cost model's file. Raises StudyError if it cannot be read, or was fitted to other terms than TERMS."""
     try:
         content = json.loads(read_text(path, StudyError))
         if tuple(content["terms"]) != TERMS:

@@ -1,8 +1,8 @@
-"""space -> search: the terms of a config's time, which a cost model weighs.
+"""space -> search: compute the terms of a config's time, to which a cost model gives weights.
 
-A term is the time in microseconds of a part of the work at the device's measured rate, or of steps that follow each
-other at a nominal latency. The terms that a family declares in `[cost]` replace the terms from the geometry of its
-launches.
+A term is the time in microseconds that a part of the work takes at the device's measured rate, or that consecutive
+steps take at a nominal latency. The terms that a family declares in `[cost]` replace the terms that are derived from
+the geometry of its launches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.intp]
 
 FIXED = ("launch", "start")
-"""Terms that add to the others, which overlap."""
+"""Terms that are added to the time of the other terms; the other terms overlap each other."""
 TERMS = (
     *(*FIXED, "memory", "arithmetic", "l2", "steps", "waves", "stores", "latency"),
     *("imbalance", "operands", "waiting", "conflicts", "unpadded", "spills"),
@@ -34,29 +34,29 @@ TERMS = (
 NEEDED_RATES = ("copy", "fp32")
 """Rates without which a device counts as not calibrated."""
 L2_BYTES_PER_S = 60e9
-"""Nominal rate of a multiprocessor; an H200 has loaded 8 TB/s in all."""
+"""Nominal rate of L2 loads of one multiprocessor; a whole H200 has loaded 8 TB/s."""
 STEP_US = 0.1
 LATENCY_US = 0.5
-"""Time of a step that runs alone, and of filling a pipeline."""
+"""Microseconds of a step that runs alone (STEP_US), and of filling a pipeline (LATENCY_US)."""
 STORE_BYTES_PER_US = 1e5
-"""Nominal rate of a multiprocessor's stores through shared memory."""
+"""Nominal rate of stores through shared memory of one multiprocessor."""
 HIDING = 8.0
 """Independent results that a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
 most 8."""
 OWN_REGISTERS = 24
-"""Registers per thread in addition to its accumulators, as the headers estimate them."""
+"""Registers that a thread needs in addition to its accumulators, as headers estimate the number."""
 MOST_REGISTERS = 255
-"""Limit per thread, from compute capability 3.5 on."""
+"""Maximum number of registers per thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
 """Schedulers of a multiprocessor, from compute capability 7.0 on."""
 FLOP_A_SLOT = 64
-"""FFMAs of a warp that take as long on a scheduler as one more shared-memory pass."""
+"""FLOP of fp32 arithmetic that take as long as one additional shared-memory pass."""
 
 
 def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-    """The terms of configs, microseconds [configs, TERMS]; `columns` has their parameters and derived values.
+    """Compute the terms of configs, microseconds [configs, TERMS], from their parameters and derived values.
 
-    `rates` are the device's: `copy` in bytes, arithmetic in FLOP per second.
+    `rates` are the device's rates: `copy` in bytes per second, arithmetic units in FLOP per second.
     """
     template, problem, device = bound.template, bound.problem, bound.device
 
@@ -98,7 +98,7 @@ def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float
         warps = resident * np.ceil(threads / WARP) / SCHEDULERS * np.minimum(8.0, outputs)
         found["waves"] = np.ceil(blocks / (resident * device.sm_count)) * LATENCY_US
         found["imbalance"] = arithmetic_us * (np.ceil(blocks / device.sm_count) * device.sm_count / blocks - 1)
-        # A square tile of outputs loads both of its sides for each product.
+        # A square tile of outputs loads the operands of both sides for each step of the reduction.
         found["operands"] = arithmetic_us * 2 / np.sqrt(outputs)
         found["waiting"] = arithmetic_us * np.maximum(0.0, HIDING / warps - 1)
         passes = sum((numbers(expression) for _, expression in template.bank_conflicts), np.zeros(len(blocks)))
@@ -108,7 +108,7 @@ def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float
 
 
 def config_columns(bound: BoundTemplate, positions: Positions) -> Columns:
-    """Parameters and derived values of configs, given by positions in the header [configs, params]."""
+    """Compute the parameters and derived values of configs, given positions of values [configs, params]."""
     columns = Columns({}, len(positions))
     for column, param in enumerate(bound.template.params):
         columns[param.name] = column_of(param.values)[positions[:, column]]
@@ -118,7 +118,7 @@ def config_columns(bound: BoundTemplate, positions: Positions) -> Columns:
 
 
 class _Launch:
-    """A stage's geometry for each config, zeros where it does not run."""
+    """A stage's geometry for each config; zeros where the stage does not run."""
 
     def __init__(self, bound: BoundTemplate, columns: Columns, stage: StageTemplate) -> None:
         def numbers(expression: Expression) -> Floats:
@@ -133,7 +133,7 @@ class _Launch:
 
 
 def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-    """FLOP per second of each config's accuracy class; FFMA's if the unit has no rate."""
+    """Return the FLOP per second of each config's accuracy class; the rate of `fp32` if the unit was not measured."""
     text, found = bound.template.accuracy.text, np.zeros(columns.size)
     for accuracy, (unit, share) in ARITHMETIC_RATE.items():
         is_it = bound.bind(Expression(f"({text}) == '{accuracy}'", "accuracy")).column(columns).astype(np.float64)
@@ -142,7 +142,7 @@ def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str
 
 
 def _resident(device: DeviceInfo, threads: Floats, registers: Floats, smem_bytes: Floats) -> Floats:
-    """Blocks that a multiprocessor holds at once, at least one."""
+    """Return the number of blocks that are resident on a multiprocessor at once, at least one."""
     different, which = np.unique(np.stack([threads, registers, smem_bytes], axis=1), axis=0, return_inverse=True)
     blocks = [
         residency(device, threads=int(own[0]), registers=int(own[1]), smem_bytes=int(own[2])).blocks

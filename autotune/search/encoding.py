@@ -1,4 +1,4 @@
-"""A config as Optuna sees it: the parameters of its family, and the family's name."""
+"""Convert configs to Optuna's parameters: those of the config's family, and the family's name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from optuna.trial import Trial
 from autotune.search.state import Ints, SearchState
 
 FAMILY = "family"
-"""Optuna's name of the parameter that picks the kernel family."""
+"""Name in Optuna of the parameter that selects the kernel family."""
 
 FIXED = "fixed_params"
-"""Optuna's attribute of a trial whose parameters `Study.enqueue_trial` set."""
+"""Optuna's attribute of an enqueued trial: the parameters that `Study.enqueue_trial` set."""
 Params = dict[str, CategoricalChoiceType]
-"""Optuna's parameters of a trial."""
+"""Parameter name to value, as in an Optuna trial."""
 
 
 class Encoding:
@@ -36,7 +36,7 @@ class Encoding:
 
     @property
     def every(self) -> dict[str, BaseDistribution]:
-        """The family and all families' parameters."""
+        """The parameter that selects the family, and the parameters of all families."""
         return {**self._family, **{name: dist for own in self._own for name, dist in own.items()}}
 
     @property
@@ -45,15 +45,15 @@ class Encoding:
         return self._family
 
     def own(self, family: int) -> dict[str, CategoricalDistribution]:
-        """One family's parameters."""
+        """Return the parameters of one family."""
         return self._own[family]
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
-        """The parameters that a trial of this config was drawn from."""
+        """Return the distributions from which the parameters of a trial of this config are drawn."""
         return {**self._family, **self._own[self._state.family_of(index)]}
 
     def params(self, index: int) -> Params:
-        """The Optuna parameters of a config."""
+        """Return the Optuna parameters of a config."""
         family = self._state.family_of(index)
         row = self._state.row(index)
         params: Params = dict.fromkeys(self._family, self._names[family])
@@ -62,18 +62,18 @@ class Encoding:
         return params
 
     def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
-        """The position of the family that Optuna parameters name. Raises ValueError if they name none."""
+        """Return the position of the family of Optuna parameters. Raises ValueError if there is no such family."""
         if self._family:
             return self._names.index(str(params.get(FAMILY)))
         return [set(own) for own in self._own].index(set(params))
 
     def row(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
-        """The value indices that Optuna parameters name, feasible or not."""
+        """Return the value indices of Optuna parameters, feasible or not."""
         own = self._own[self.family_index(params)]
         return np.array([int(dist.to_internal_repr(params[name])) for name, dist in own.items()], dtype=np.int64)
 
     def index_of(self, params: Mapping[str, CategoricalChoiceType]) -> int | None:
-        """The config that Optuna parameters name; None if it is not feasible."""
+        """Return the index of the config with these Optuna parameters; None if the config is not feasible."""
         try:
             family, row = self.family_index(params), self.row(params)
         except (KeyError, ValueError):  # a parameter is missing, or has a value that is not in the space
@@ -82,11 +82,11 @@ class Encoding:
         return None if found is None else self._state.offsets[family] + found
 
     def agreeing(self, params: Mapping[str, CategoricalChoiceType]) -> Ints:
-        """The free configs that have the given values."""
+        """Return the indices of the free configs that have the given values."""
         free = np.flatnonzero(self._state.free)
         return np.array([index for index in free if params.items() <= self.params(int(index)).items()], dtype=np.int64)
 
     def suggest(self, trial: Trial, index: int) -> None:
-        """Make an asked Optuna trial suggest the parameters of the config that its sampler chose."""
+        """Make an Optuna trial suggest the parameters of the config that the sampler chose for it."""
         for name, dist in (self._family | self._own[self._state.family_of(index)]).items():
             trial.suggest_categorical(name, dist.choices)

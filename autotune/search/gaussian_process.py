@@ -1,9 +1,9 @@
-"""A Gaussian process over points whose parameters have a similarity, in numpy.
+"""Gaussian processes over points whose parameters have a similarity, in numpy.
 
-The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION). Expanded, it is a sum
-over all sets of parameters, so the effects of single parameters, of pairs, of triples and so on are separate processes,
-and the effect of one parameter is known even far from all measured points (the ANOVA kernel, Duvenaud et al. 2011 and
-the literature there). A metric defines how similar two values are: `one_hot.py` for the rows of a given space,
+The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION). Expanded, the
+product is a sum over all sets of parameters. So the effects of single parameters, pairs, triples and so on are separate
+processes, and the effect of one parameter is known even far from all measured points (the ANOVA kernel, Duvenaud et al.
+2011 and the literature there). A metric defines how similar two values are: `one_hot.py` for the rows of a given space,
 `coordinates.py` for parameters of any kind. Weights and noise maximise the marginal likelihood times a log-normal prior
 (MAP), by resilient backpropagation. (Rasmussen & Williams 2006, 5.4.1; the signal variance is profiled out.)
 """
@@ -34,15 +34,15 @@ PRIOR_LOG_NOISE = -5.0
 PRIOR_NOISE_SPREAD = 1.5
 FIT_STEPS = 20
 FIT_ROWS = 150
-"""Maximum number of observations for fitting the weights."""
+"""Maximum number of observations to which weights are fitted."""
 JITTER = 1e-8
 
 
 class Observed(Protocol):
-    """Observed points, prepared for computing covariances with others."""
+    """Observed points, prepared for computing covariances with other points."""
 
     def covariance(self, points: Points, /) -> Points:
-        """Covariances of the observed points with some others [observed, len(points)]."""
+        """Return the covariances of the observed points with other points [observed, len(points)]."""
         ...
 
 
@@ -50,16 +50,16 @@ class Sample(Protocol):
     """Points to which weights are fitted."""
 
     def covariance(self, weights: Floats, /) -> Floats:
-        """Covariances of any two [points, points]."""
+        """Return the covariances of all pairs of points [points, points]."""
         ...
 
     def by_weight(self, sensitivity: Floats, weights: Floats, /) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight."""
+        """Return half the sum of sensitivities times derivatives of the log covariances, for each log weight."""
         ...
 
 
 class Metric(Protocol):
-    """How similar two points are, given a weight for each parameter."""
+    """Defines how similar two points are, given a weight for each parameter."""
 
     @property
     def width(self) -> int:
@@ -67,13 +67,13 @@ class Metric(Protocol):
         ...
 
     def prior(self) -> Floats:
-        """Prior medians of the logs of all weights."""
+        """Return the prior medians of the logs of all weights."""
         ...
 
     def sample(self, points: Points, /) -> Sample: ...
 
     def observed(self, points: Points, weights: Floats, /, *, single: bool = False) -> Observed:
-        """The observed points; with `single` their covariances are computed in single precision."""
+        """Prepare observed points; with `single` their covariances are computed in single precision."""
         ...
 
 
@@ -86,15 +86,17 @@ class Weights:
 
 
 def weights_prior(width: int) -> Floats:
-    """Prior medians of the logs of the weights of some parameters."""
+    """Return the prior medians of the logs of the weights of `width` parameters."""
     return np.full(width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, width))))
 
 
 def fit(
     metric: Metric, points: Points, targets: Floats, *, log_noise: float = PRIOR_LOG_NOISE, joint: bool = False
 ) -> Weights:
-    """The weights and noise that explain the targets best; of many observations only the best ones and every k-th are
-    used. Unless `joint`, only the weights of single parameters are fitted.
+    """Fit the weights and the noise to the targets.
+
+    If there are more than FIT_ROWS observations, the fit uses the best ones and an even spread of the others. Without
+    `joint`, the weights of single parameters are fitted, but not the weight of the interaction.
     """
     if len(points) > FIT_ROWS:
         by_target = np.argsort(targets, kind="stable")
@@ -110,7 +112,7 @@ def fit(
 
 
 def posterior(metric: Metric, points: Points, targets: Floats, weights: Weights) -> Posterior:
-    """The process conditioned on observed points."""
+    """Condition the process on observed points."""
     covariance = metric.observed(points, weights.weights).covariance(points)
     covariance[np.diag_indices(len(points))] += weights.noise + JITTER
     inverse_root = _invert(np.asarray(np.linalg.cholesky(covariance), dtype=np.float64))
@@ -140,10 +142,10 @@ class Posterior:
     """signal variance"""
 
     def predict(self, points: Points) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at some points.
+        """Predict the mean and the standard deviation at some points.
 
-        The deviation includes the noise: the part that the model cannot explain belongs to the config itself and does
-        not change when it is measured again. So a new config next to a known one may well be better than both.
+        The deviation includes the noise: the part of a value that the model cannot explain belongs to the config itself
+        and does not change when the config is measured again. So an untried config may be better than its neighbours.
         """
         halves = self.inverse_root @ self.observed.covariance(points)
         mean = self.mean + (self.white @ halves).astype(np.float64)
@@ -152,7 +154,7 @@ class Posterior:
 
 
 def _maximise(sample: Sample, targets: Floats, prior: Floats, free: Floats) -> Floats:
-    """Log weights and log noise that maximise the profile likelihood times the prior; 0 in `free` where they stay."""
+    """Find log weights and log noise that maximise the profile likelihood times the prior; 0 in `free` fixes one."""
     n, width = len(targets), len(prior) - 1
     spread = np.append(np.full(width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
     at, step, last = prior.copy(), np.full(width + 1, 0.4), np.zeros(width + 1)
@@ -184,7 +186,7 @@ def _maximise(sample: Sample, targets: Floats, prior: Floats, free: Floats) -> F
 
 
 def _invert(lower: Floats) -> Floats:
-    """Inverse of a lower triangular matrix by halves, a quarter of the work of a general inverse."""
+    """Invert a lower triangular matrix by halves, with a quarter of the work of a general inverse."""
     n = len(lower)
     if n <= 48:
         return np.asarray(np.linalg.inv(lower))

@@ -1,7 +1,7 @@
-"""trial -> search: which parameters determine a family's times.
+"""trial -> search: find which parameters determine a family's times.
 
-Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): how differently a parameter is set in the fastest tenth of
-the trials. (Optuna's fANOVA needs scikit-learn.)
+Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): how much the distribution of a parameter's values in the
+fastest tenth of the trials differs from that in all trials. (Optuna's fANOVA needs scikit-learn.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from autotune.trial import Config, Value
 
 LEAST_TRIALS = 20
-"""Minimum number of correct trials of a family."""
+"""Minimum number of correct trials of a family for computing importances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,15 @@ class Importance:
     """The importances of one family's parameters."""
 
     trials: int
-    """correct ones"""
+    """number of correct trials"""
     params: tuple[tuple[str, float], ...]
     """parameter to its importance, largest first; they add up to 1"""
 
 
 def importance(params: Mapping[str, Sequence[Value]], timed: Iterable[tuple[Config, float]]) -> Importance | None:
-    """The importances of parameters with these values, from configs and their times in microseconds. None for fewer
-    than LEAST_TRIALS.
+    """Compute the importances of parameters, given their values, from configs and their times in microseconds.
+
+    None if there are fewer than LEAST_TRIALS configs, or if no parameter or no time varies.
     """
     rows = sorted(
         ([values.index(config.params[name]) for name, values in params.items()], math.log(time_us))

@@ -1,6 +1,6 @@
-"""The search in a space that is not given: its parameters are all that the study's trials have suggested so far.
+"""Search a space that is not given in advance: it has all parameters that the study's trials have suggested so far.
 
-All trials are points of one Gaussian process; some lack some of the parameters.
+All trials are points of one Gaussian process; a point may lack some of the parameters.
 """
 
 from __future__ import annotations
@@ -34,54 +34,58 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FIRST = 4
-"""Trials before the model is used."""
+"""Number of trials before the model is used."""
 FIRST_OF_BRANCH = 2
-"""Trials of each alternative branch before the model is used. Each has LOOK trials before the model alone decides."""
+"""Number of trials per alternative branch before the model is used. Each branch gets LOOK trials before the model alone
+decides.
+"""
 SPREAD_FROM = 10
-"""Number of random points from which the first points are chosen, each the farthest from those before. With many more
-points the farthest would be corners of the space.
+"""Number of random points from which each of the first points is chosen: the point farthest from all earlier ones. With
+many more random points, the farthest would be a corner of the space.
 """
 SURE_FROM = 30
-"""Trials times alternative branches from which the model's deviations count in full; before, they count in proportion.
-A process is least certain at the ends of the ranges, and few trials are better spent near the best. They count in full
-while others run, so that parallel trials differ, and where trials failed or have constraints.
+"""Number of trials times alternative branches from which the model's standard deviations count in full; below it, they
+count in proportion. A process is least certain at the ends of the ranges, and the first few trials are better spent
+near the best. The deviations also count in full while other trials run, so that parallel trials differ, and if trials
+failed or have constraints.
 """
 LOG_NOISE = -9.0
-"""Prior median of the log noise variance of values: smaller than of kernel times. It does not apply where trials have
-constraints, nor while others run, because parallel trials would crowd together. The same holds for fitted interactions.
+"""Prior median of the log noise variance of values, smaller than that of kernel times. If trials have constraints, or
+while other trials run, PRIOR_LOG_NOISE is used instead, because parallel trials would crowd together, and for the same
+reason interactions are not fitted.
 """
 DRAW = 1000
 """Number of random points scored in each proposal."""
 ELITES = 5
-"""Number of best points whose neighbourhood is scored."""
+"""Number of best points around which further points are scored."""
 NEAR = 60
-"""Number of points near each of them."""
+"""Number of points that are scored near each of the best."""
 REFINED, REFINED_LATE = 2, 4
-"""How often points near the most promising ones are scored; more often once deviations count in full. With constraints
-or failures, whose models take most of the time, it stays at the first.
+"""Number of rounds in which points near the most promising ones are scored; REFINED_LATE applies once deviations count
+in full. With constraints or failures, whose models take most of the time, REFINED always applies.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The trials of a study in terms of some parameters."""
+    """The trials of a study as points in a space."""
 
     values: Floats
     """values of the parameters, NaN where a trial lacks one [trials, parameters]"""
     outcomes: Floats
-    """the value to minimise: FAILED for a failure, NaN for a running trial [trials]"""
+    """values to minimise: FAILED for a failure, NaN for a running trial [trials]"""
     limits: Mapping[str, Floats]
-    """the values of each constraint, violated above 0, NaN where a trial has none [trials]"""
+    """constraint to its values; above 0 is a violation, NaN means that a trial has no value [trials]"""
 
     @property
     def feasible(self) -> Flags:
-        """Which trials violate no constraint."""
+        """Mask of the trials that violate no constraint."""
         violated = [amounts > 0 for amounts in self.limits.values()]
         return ~np.any(violated, axis=0) if violated else np.ones(len(self.outcomes), dtype=np.bool_)
 
 
 class InferredSpaceModel:
-    """The parameters that a study's trials suggested, and the next values to try."""
+    """Collects the parameters that a study's trials suggested, and proposes the next values to try."""
 
     def __init__(self) -> None:
         self._study = ""
@@ -90,7 +94,7 @@ class InferredSpaceModel:
         self._surrogate = Surrogate(Axes(()))
 
     def search_space(self, study: Study) -> dict[str, BaseDistribution]:
-        """Every parameter that a trial suggested and that has more than one value, with its latest range."""
+        """Return every parameter that a trial suggested and that has more than one value, with its latest range."""
         found: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
             found.update(trial.distributions)
@@ -99,7 +103,7 @@ class InferredSpaceModel:
     def propose(
         self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution], rng: np.random.Generator
     ) -> Params:
-        """Values of the parameters of one branch."""
+        """Propose values for the parameters of one branch."""
         if not space:
             return {}
         axes = Axes.of(space.values())
@@ -120,18 +124,18 @@ class InferredSpaceModel:
     def independent(
         self, trial: FrozenTrial, _name: str, distribution: BaseDistribution, rng: np.random.Generator
     ) -> CategoricalChoiceType:
-        """A value by chance; in the first trial, numbers get the middle of their range."""
+        """Draw a random value; in the first trial, a number gets the middle of its range."""
         axis = Axis.of(distribution)
         (value,) = axis.random(1, rng) if trial.number or axis.choices else axis.values(np.array([0.5]))
         chosen: CategoricalChoiceType = distribution.to_external_repr(float(value))
         return chosen
 
     def end(self, _study: Study, trial: FrozenTrial, _state: TrialState, _values: Sequence[float] | None) -> None:
-        """Nothing to do: the study stores the trial's result."""
+        """Forget the trial's proposal; the study stores its result."""
         self._proposed.pop(trial.number, None)
 
     def _tried(self, study: Study, space: Mapping[str, BaseDistribution], now: int) -> _Tried:
-        """The trials that have some of the parameters, running ones included."""
+        """Return the trials that have any of the parameters, including running trials."""
         rows: list[Floats] = []
         outcomes: list[float] = []
         limits: list[dict[str, float]] = []
@@ -149,7 +153,7 @@ class InferredSpaceModel:
         return _Tried(np.array(rows).reshape(len(rows), len(space)), np.array(outcomes), by_name)
 
     def _chosen(self, axes: Axes, tried: _Tried, branches: Branches, rng: np.random.Generator) -> Floats:
-        """The values to try next."""
+        """Choose the values to try next."""
         known = ~np.isnan(tried.outcomes)
         correct = known & (tried.outcomes != FAILED)
         alternatives = branches.alternatives
@@ -178,7 +182,7 @@ class InferredSpaceModel:
         def gains(asked: Floats) -> Floats:
             coordinates = axes.coordinates(asked)
             gain = np.zeros(len(asked))
-            if len(promised):  # else any feasible point improves
+            if len(promised):  # without a feasible trial, every feasible point is an improvement
                 mean, deviation = _learned(model, coordinates)
                 gain = log_expected_improvement(float(promised.min()), mean, sure * deviation)
             for limit in limits:
@@ -198,13 +202,13 @@ class InferredSpaceModel:
 
 
 def _learned(model: Posterior, points: Floats) -> tuple[Floats, Floats]:
-    """Mean at some points, and the part of the standard deviation that an observation would explain."""
+    """Predict the mean at some points, and the part of the standard deviation that an observation would explain."""
     mean, deviation = model.predict(points)
     return mean, np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
 
 
 def _violation(tried: _Tried) -> Floats:
-    """The sum of each trial's violations, each relative to the median violation of its constraint."""
+    """Return the sum of each trial's violations, each relative to the median violation of the constraint."""
     total = np.zeros(len(tried.outcomes))
     for each in tried.limits.values():
         over = np.maximum(np.nan_to_num(each), 0)
@@ -213,7 +217,7 @@ def _violation(tried: _Tried) -> Floats:
 
 
 def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:
-    """Parameters as Optuna stores them, NaN for a parameter that is missing or was of another kind [len(space)]."""
+    """Convert parameters to Optuna's stored form; NaN if a parameter is missing or had another type [len(space)]."""
     values = np.full(len(space), np.nan)
     for place, (name, distribution) in enumerate(space.items()):
         if name in params:
@@ -225,7 +229,7 @@ def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, Bas
 
 
 def _best_new(asked: Floats, gain: Floats, tried: Floats) -> Floats:
-    """The untried point with the largest gain; the largest of all if all were tried."""
+    """Return the untried point with the largest gain, or the point with the largest gain if all were tried."""
     order = np.argsort(-gain, kind="stable")
     for place in order:
         if not (np.equal(tried, asked[place]) | (np.isnan(tried) & np.isnan(asked[place]))).all(axis=1).any():

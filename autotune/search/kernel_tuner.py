@@ -25,18 +25,18 @@ class Searchspace(Protocol):
 class KernelTunerStrategy:
     """An optimization algorithm for `kernel_tuner.strategies.wrapper.OptAlgWrapper`.
 
-    It only proposes configs that the restrictions allow, each at most once. The same seed gives the same proposals.
+    The strategy only proposes configs that the restrictions allow, each at most once. Equal seeds give equal proposals.
     """
 
     def __init__(self, *, seed: int | None = None) -> None:
         self.costfunc_kwargs = {"scaling": False, "snap": False}
-        """arguments of Kernel Tuner's cost function: it gets values as they are"""
+        """arguments that make Kernel Tuner's cost function take values unchanged"""
         self._seed = seed
 
     def __call__(self, func: Callable[[Config], float], searchspace: Searchspace) -> tuple[Config, float]:
-        """Minimise `func`; return the best config and its cost, once every config was tried.
+        """Minimise `func`; return the best config and its cost after every config was tried.
 
-        Kernel Tuner ends a run before that by an exception of `func`, which passes through.
+        Kernel Tuner ends a run early by an exception that `func` raises; the exception passes through.
         """
         names = searchspace.param_names
         sampler = AutotuneSampler(

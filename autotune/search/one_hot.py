@@ -1,9 +1,9 @@
-"""Rows of one family as one-hot codes, and how similar two of them are.
+"""Encode the rows of one family as one-hot codes, and define how similar two codes are.
 
-The similarity of two values of a parameter is exp(-weight * distance), which is not smooth, as kernel times are not.
-The distance combines how far apart they are in the declared order with whether they differ at all. The log of a
-covariance is a product of matrices: the code of one row, a table of the logs for all pairs of values of each parameter,
-the code of the other.
+The similarity of two values of a parameter is exp(-weight * distance), which is not smooth, because kernel times are
+not smooth either. The distance combines how far apart the values are in the declared order with whether they differ at
+all. The log of a covariance is a product of three matrices: the code of one row, a table of the logs for all pairs of
+values of each parameter, and the code of the other row.
 """
 
 from __future__ import annotations
@@ -17,58 +17,61 @@ from autotune.search.gaussian_process import INTERACTION, Points, Singles, weigh
 from autotune.search.state import Family, Floats, Ints
 
 IDLE_STEP = 0.05
-"""Log of padded outputs, relative to the family's smallest, that counts as one value of an additional parameter."""
+"""Step of the log of padded outputs, relative to the family's smallest number; each step is a value of an additional
+parameter.
+"""
 IDLE_STEPS = 20
-"""The largest of these values, which also stands for larger ones."""
+"""The largest value of that parameter, which also stands for all larger numbers."""
 ORDER = 0.8
 """Share of a parameter's distance that comes from the order of its values; the rest comes from whether they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Codes times the logs of the covariances of any two values."""
+    """The product of codes and the table of log covariances between values."""
 
     logs: Points
 
     def covariance(self, points: Points) -> Points:
-        """Covariances of the observed codes with some others."""
+        """Return the covariances of the observed codes with other codes [observed, len(points)]."""
         return np.exp(self.logs @ points.T)
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of all parameters side by side: the metric of one-hot codes."""
+    """The metric of one-hot codes, which list the values of all parameters side by side."""
 
     width: int
-    """parameters"""
+    """number of parameters"""
     owner: Ints
-    """the parameter that each is a value of"""
+    """the parameter of each value [values]"""
     distance: Floats
-    """distance of any two values of the same parameter [values, values]"""
+    """distances between values of the same parameter [values, values]"""
 
     def prior(self) -> Floats:
-        """Prior medians of the logs of the parameters' weights."""
+        """Return the prior medians of the logs of the parameters' weights."""
         return weights_prior(self.width)
 
     def sample(self, points: Points) -> _Sample:
-        """Some codes, without the values that no code has."""
+        """Prepare codes for fitting weights, leaving out values that occur in no code."""
         which = np.flatnonzero(points.any(axis=0))
         some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
         return _Sample(some, points.astype(np.float64)[:, which])
 
     def observed(self, points: Points, weights: Floats, *, single: bool = False) -> _Table:
-        """The terms of observed codes that their covariances with others need."""
+        """Prepare observed codes for computing covariances with other codes."""
         logs = points @ self._table(weights)
         return _Table(logs.astype(np.float32) if single else logs)
 
     def similarity(self, weights: Floats) -> Floats:
-        """INTERACTION * similarity of any two of the same parameter [values, values]."""
+        """Return INTERACTION * similarity for all pairs of values of the same parameter [values, values]."""
         similarity: Floats = INTERACTION * np.exp(-weights[self.owner][:, None] * self.distance)
         return similarity
 
     def _table(self, weights: Floats) -> Floats:
-        """The contribution of two values of a parameter to the log covariance; 0 for two parameters
-        [values, values].
+        """Return what each pair of values adds to the log covariance [values, values].
+
+        It is 0 for values of different parameters.
         """
         within = np.equal(self.owner[:, None], self.owner[None, :])
         return np.where(within, np.log1p(self.similarity(weights)) - np.log1p(INTERACTION), 0.0)
@@ -76,17 +79,17 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Codes, and the metric of their values."""
+    """Codes to which weights are fitted, and the metric of their values."""
 
     values: Values
     points: Floats
 
     def covariance(self, weights: Floats) -> Floats:
-        """Covariances of any two codes [codes, codes]."""
+        """Return the covariances of all pairs of codes [codes, codes]."""
         return np.asarray(self.values.observed(self.points, weights).covariance(self.points), dtype=np.float64)
 
     def by_weight(self, sensitivity: Floats, weights: Floats) -> Floats:
-        """Half the sum of sensitivities times the derivatives of the log covariances, by each log weight [width]."""
+        """Return half the sum of sensitivities times derivatives of log covariances, for each log weight [width]."""
         values = self.values
         by_log = self.points.T @ (sensitivity @ self.points)
         similarity = values.similarity(weights)
@@ -97,9 +100,10 @@ class _Sample:
 
 
 class Features:
-    """One-hot codes of a family's rows, and the distances of their values.
+    """The one-hot codes of a family's rows, and the distances between values.
 
-    The idle part of the device counts as a parameter if it is known, so that its effect is learned across tile sizes.
+    If the padded outputs are known, they count as another parameter, so that the effect of an idle device is learned
+    across tile sizes.
     """
 
     def __init__(self, family: Family) -> None:
@@ -110,7 +114,7 @@ class Features:
             sizes.append(IDLE_STEPS + 1)
         self._columns: list[int] = []
         self._places: list[Ints] = []
-        """for each parameter that varies: the code's column of each of its values"""
+        """for each parameter that varies, the code's column for each of the parameter's values"""
         distances: list[Floats] = []
         length = 0
         for column, size in enumerate(sizes):
@@ -130,7 +134,7 @@ class Features:
         """the metric of the codes"""
 
     def codes(self, rows: Ints) -> Singles:
-        """One-hot codes of some rows, all parameters side by side [len(rows), values]."""
+        """Return the one-hot codes of some rows, all parameters side by side [len(rows), values]."""
         codes = np.zeros((len(rows), len(self.metric.owner)), dtype=np.float32)
         each = np.arange(len(rows))
         for column, places in zip(self._columns, self._places, strict=True):
@@ -138,14 +142,14 @@ class Features:
         return codes
 
     def apart(self, left: Ints, right: Ints) -> Floats:
-        """For each pair of rows the unweighted distance in each parameter [len(left), len(right)]."""
+        """Return for each pair of rows the sum of the distances in all parameters [len(left), len(right)]."""
         apart: Floats = (self.codes(left) @ self.metric.distance) @ self.codes(right).T
         return apart
 
     def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
-        """Which rows have a value that has failed in every tried row with that value.
+        """Return a mask of the asked rows that contain a value with which every tried row failed.
 
-        A value counts only if so many rows would all fail by chance with a probability below `below`.
+        A value counts only if the probability that so many rows all fail by chance is smaller than `below`.
         """
         codes = self.codes(rows)
         tried = codes.sum(axis=0)
@@ -156,14 +160,14 @@ class Features:
 
 
 def _idle(padded_work: Ints) -> npt.NDArray[np.int16]:
-    """Padded outputs as values of a parameter; 0 for the smallest."""
+    """Convert padded outputs to values of a parameter; the smallest number becomes 0."""
     logs = np.log(np.maximum(1, padded_work))
     steps: Floats = np.minimum(np.round((logs - logs.min()) / IDLE_STEP), IDLE_STEPS)
     return steps.astype(np.int16)
 
 
 def _distances(values: int) -> Floats:
-    """Distances between a parameter's values, from their order and from whether they differ."""
+    """Return the distances between a parameter's values, from their order and from whether they differ."""
     place = np.arange(values)
     steps: Floats = np.abs(place[:, None] - place[None, :]) / (values - 1)
     order = ORDER if values > 2 else 1.0

@@ -17,15 +17,15 @@ from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
-"""Configs of a single family before the model is used."""
+"""Number of configs before the model is used, if there is a single family."""
 FIRST_OF_MANY = 3
-"""The same for each of several families: the minimum for a model."""
+"""Number of configs per family before the models are used, if there are several: the minimum for a model."""
 LOOK = 6
-"""Configs of each of several families before the models alone decide which family is next."""
+"""Number of configs per family, if there are several, before the models alone decide which family is next."""
 LOOK_EVERY = 4
-"""One in this many proposals goes to a family that has fewer configs."""
+"""One in this many proposals goes to a family that has fewer than LOOK configs."""
 PATIENCE = 8.0
-"""Maximum number of configs of each family that a much slower family waits for before its next config."""
+"""Maximum number of configs per family for which a much slower family waits before each config of its own."""
 BUSIEST = 0.3
 """Share of the free rows from which the first configs are chosen: the rows with the least padded outputs."""
 SPREAD_FROM = 300
@@ -37,25 +37,25 @@ ELITES = 6
 DRAW_NEAR_BEST = 400
 """Maximum number of rows two parameters away from the best that are scored."""
 BY_CHANCE = 0.001
-"""Rows with a value that always failed are left out if that would happen by chance with less than this probability."""
+"""Rows with a value that always failed are left out if the probability of such failures by chance is below this."""
 
 
 class Proposer:
-    """Chooses the next config; a function of the search state and the given random numbers, apart from caches."""
+    """Chooses the next config. The choice depends only on the search state and the given random numbers."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
         self._families = [_Family(state, family) for family in range(len(state.families))]
         self._first = FIRST if len(self._families) == 1 else FIRST_OF_MANY
         self._unknown = True
-        """whether some family had too few results for a model at the last ask; once none has, this stays false"""
+        """whether some family had too few results for a model at the last ask; stays false once all have enough"""
         self.gain: float | None = None
-        """the gain that the latest proposal promised, as a fraction of the best time, times its chance of success; None
-        without a model
+        """expected gain of the latest proposal as a fraction of the best time, times its chance of success; None if no
+        model chose it
         """
 
     def propose(self, rng: np.random.Generator) -> int:
-        """The index of the next config to evaluate. Raises LookupError if no config is left."""
+        """Return the index of the next config to evaluate. Raises LookupError if no config is left."""
         state = self._state
         self.gain = None
         open_families = self._open_families()
@@ -78,7 +78,7 @@ class Proposer:
         return best.index
 
     def _due(self, families: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families that may have another config, whatever their models predict. A much slower family waits.
+        """Return the families that may get another config, whatever their models predict. A much slower family waits.
 
         If a family's best takes r times as long as the best of all, the family waits after its n-th config until the
         families have n * (r - 1) configs each on average. So a family with a slow default gets few evaluations. If the
@@ -99,25 +99,25 @@ class Proposer:
         return [family for family, least in zip(families, waits, strict=True) if sum(counts) >= least]
 
     def _looked_at(self, families: list[_Family], due: list[_Family], counts: list[int]) -> list[_Family]:
-        """The families to ask for a proposal: all, but every few proposals only the one with the fewest configs."""
+        """Return the families to ask for a proposal: usually all, sometimes only the one with the fewest configs."""
         least = min(due, key=lambda family: counts[family.number])
         now = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
         return [least] if now else families
 
     @property
     def is_random(self) -> bool:
-        """Whether all first configs were asked for, and too few of some family were told for a model of its times."""
+        """Whether all first configs were asked for, but some family has too few results for a model of its times."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)
         self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
         return self._unknown and all(counts[family.number] >= self._first for family in families)
 
     def _open_families(self) -> list[_Family]:
-        """The families that have a config that was not asked for."""
+        """Return the families that still have a free config."""
         return [family for family in self._families if self._state.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
-        """The number of configs of each family that were asked for or told."""
+        """Return the number of configs of each family that were asked for or told."""
         taken = [observation.index for observation in self._state.observations] + self._state.pending
         return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
 
@@ -144,11 +144,11 @@ class _Family:
 
     @property
     def told(self) -> int:
-        """Configs whose outcome is known."""
+        """The number of configs whose outcome is known."""
         return len(self._told()[0])
 
     def first(self, rng: np.random.Generator) -> int:
-        """Of some random free rows that leave little of the device idle, the farthest from every row asked for."""
+        """Draw free rows that leave little of the device idle; return the one farthest from all rows asked for."""
         free = self._free()
         if self._padded_work is not None:
             of_free = self._padded_work[free]
@@ -156,7 +156,7 @@ class _Family:
         return self._farthest(free, rng)
 
     def farthest(self, rng: np.random.Generator) -> int:
-        """Of some random free rows, the one that is farthest from every row asked for."""
+        """Draw free rows; return the one farthest from all rows asked for."""
         return self._farthest(self._free(), rng)
 
     def _farthest(self, rows: Ints, rng: np.random.Generator) -> int:
@@ -168,7 +168,7 @@ class _Family:
         return self._offset + int(draw[int(np.argmax(nearest))])
 
     def propose(self, scale: Scale, rng: np.random.Generator) -> Proposal:
-        """The row with the largest expected improvement times chance of success."""
+        """Propose the row with the largest expected improvement times chance of success."""
         rows, log_times = self._told()
         correct = np.isfinite(log_times)
         good = rows[correct]
@@ -189,7 +189,7 @@ class _Family:
         return Proposal(self._offset + int(draw[place]), float(gain[place]))
 
     def _draw(self, good: Ints, log_times: Floats, rng: np.random.Generator) -> Ints:
-        """Rows worth scoring: all free ones if few, else some at random and the neighbours of the best."""
+        """Return rows worth scoring: all free rows if they are few, else random ones and the neighbours of the best."""
         free = self._free()
         if len(free) <= DRAW * 3 // 2:
             return free
@@ -213,14 +213,14 @@ class _Family:
         return np.append(self._told()[0], self._pending())
 
     def _told(self) -> tuple[Ints, Floats]:
-        """Rows and log times of this family's trials, in the order told."""
+        """Return the rows and log times of this family's trials, in the order in which they were told."""
         told = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
         return rows, np.array([o.value for o in told], dtype=np.float64)
 
 
 def uniform(state: SearchState, rng: np.random.Generator) -> int:
-    """A free config by chance, every family that has one left being equally likely."""
+    """Draw a random free config; every family that has one left is equally likely."""
     families = [family for family in range(len(state.families)) if state.free_of(family).any()]
     if not families:
         raise LookupError("every config was proposed")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Family]:
-    """A family for each set of parameters. A parameter's values are those of all configs, numbers in ascending order.
+    """Group configs into a family for each set of parameters. The values of a parameter are collected from all configs.
 
     Raises ValueError for an empty list and for a config without parameters.
     """
@@ -48,7 +48,7 @@ def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Famil
 
 
 def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoiceType, ...]:
-    """Numbers in ascending order, other values in their given order."""
+    """Sort values in ascending order if all are numbers; keep the order of other values."""
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     return tuple(sorted(numbers)) if len(numbers) == len(values) else values
 
@@ -75,12 +75,12 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """The parameters that are chosen together: all of the given space, or of all trials so far."""
+        """Return the parameters that are chosen together: all of the given space, or those of all trials so far."""
         with self._lock:
             return self._proposals.search_space(study)
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
-        """Values for these parameters, or for some of them if the space is conditional."""
+        """Choose values for these parameters, or for some of them if the space is conditional."""
         self._require_one_objective(study)
         with self._lock:
             return self._proposals.propose(study, trial, search_space, self._rng(trial))
@@ -88,18 +88,18 @@ class StudySampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> CategoricalChoiceType:
-        """A random value for a parameter that was not chosen with the others."""
+        """Draw a random value for a parameter that was not chosen together with the others."""
         self._require_one_objective(study)
         with self._lock:
             rng = self._rng(trial, crc32(param_name.encode()))
             return self._proposals.independent(trial, param_name, param_distribution, rng)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:  # noqa: ARG002
-        """Refuse a study with several objectives before anything runs."""
+        """Raise ValueError for a study with several objectives, before anything runs."""
         self._require_one_objective(study)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Add a trial's result, with the constraints that it violates."""
+        """Add a trial's result and the values of its constraints."""
         with self._lock:
             if self._constraints_func is not None and state in (TrialState.COMPLETE, TrialState.PRUNED):
                 found = tuple(float(value) for value in self._constraints_func(trial))
@@ -110,7 +110,7 @@ class StudySampler(BaseSampler):
             self._proposals.end(study, trial, state, values)
 
     def _rng(self, trial: FrozenTrial, *more: int) -> np.random.Generator:
-        """A trial's own random numbers."""
+        """Return the generator of a trial's own random numbers."""
         return np.random.default_rng([self._seed, trial.number if self._number is None else self._number(trial), *more])
 
     def _require_one_objective(self, study: Study) -> None:
@@ -121,7 +121,7 @@ class StudySampler(BaseSampler):
             )
 
     def __getstate__(self) -> dict[str, object]:
-        """The state without the lock, which cannot be copied."""
+        """Return the state without the lock, which cannot be pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -161,7 +161,7 @@ class AutotuneSampler(StudySampler):
                 study.stop()
 
     def suggest(self, trial: Trial) -> Params:
-        """All parameters of the feasible config chosen for a trial.
+        """Choose a feasible config for a trial; return all parameters of the config.
 
         Raises ValueError if no space was given, SpaceExhausted if every config was proposed.
         """

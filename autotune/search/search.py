@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from autotune.search.warm_start import WarmStart
 
 LOOK = 8
-"""Number of latest proposals; the most promising of them determines the expected gain."""
+"""Number of latest proposals that count; the most promising one determines the expected gain."""
 LEAST = 1e-3
 """Smallest significant difference of two log times."""
 AHEAD = 10
-"""Number of evaluations that an expected gain covers: each promises at most as much as the most promising one did."""
+"""Number of evaluations that an expected gain covers; each one counts with the gain of the most promising proposal."""
 
 
 class Param(Protocol):
@@ -64,21 +64,21 @@ class FeasibleSpace(Protocol):
 
 
 def family_of(space: FeasibleSpace) -> Family:
-    """A space's rows, with its template's name before each parameter's, as they are in the Optuna study."""
+    """Convert a space to a family; in the Optuna study each parameter is named TEMPLATE.PARAM."""
     params = {f"{space.template}.{param.name}": param.values for param in space.params}
     return Family(space.template, params, space.rows, space.padded_work)
 
 
 class Search:
-    """Proposes configs of all families under one budget; every feasible config at most once.
+    """Proposes configs of all families under one budget, each feasible config at most once.
 
-    `ask` depends only on the seed, the number, the told trials and the pending configs, so a search that is given its
-    `history` proposes the same configs as an uninterrupted one. The configs of the initial `design` come first, then
-    each family's default. A complete space that is no larger than `budget` is then walked in order; `budget` is the
-    number of evaluations that are certain, so it is 0 if something else may end the search. Raises StudyError for an
-    unknown sampler.
+    `ask` depends only on the seed, the trial number, the told trials and the pending configs, so a search that resumes
+    from its `history` proposes the same configs as an uninterrupted one. The configs of the initial `design` come
+    first, then each family's default. If the complete space is no larger than `budget`, its configs then follow in
+    order; `budget` is the number of evaluations that are certain, and 0 if something else may end the search. Raises
+    StudyError for an unknown sampler.
 
-    With `watch` the default sampler's model predicts the gain of further evaluations, whatever the sampler.
+    With `watch`, the default sampler's model predicts the gain of further evaluations, whichever sampler is used.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Search:
         self._walked = all(space.complete for space in self._spaces) and len(self._state) <= budget
         self._design = design
         self._by = design.by if design is not None else ""
-        self._designed: set[int] = set()  # indices of the configs that the initial design proposed
+        self._designed: set[int] = set()  # indices of configs that the initial design proposed
         self._seed = seed
-        self._asked: dict[int, int] = {}  # config index -> Optuna trial number, asked for and not yet told
+        self._asked: dict[int, int] = {}  # config index -> number of the Optuna trial that was asked and not yet told
         self._number = 0
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -118,11 +118,11 @@ class Search:
             self.tell(trial)
 
     def ask(self, number: int) -> Config | None:
-        """The config to evaluate as trial `number`; None if every feasible one was proposed."""
+        """Return the config to evaluate as trial `number`; None if every feasible config was proposed."""
         if not self._state.free.any():
             return None
         forced = self._begin(number, watch=self._watch)
-        if forced is not None:  # the study returns it first
+        if forced is not None:  # the study proposes an enqueued config first
             self._study.enqueue_trial(self._rows.encoding.params(forced))
         self._number = number
         trial = self._study.ask()
@@ -142,14 +142,14 @@ class Search:
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
     def proposed_by(self, config: Config) -> str:
-        """The source of a config: the word of the initial design, `default` for a family's default, else `search`."""
+        """Return the source of a config: the initial design's word, `default` for a family's default, or `search`."""
         index = self._find(config)
         if index in self._designed:
             return self._by
         return "default" if index in self._defaults else "search"
 
     def tell(self, trial: Trial) -> None:
-        """Add a finished trial; one of a config outside the spaces, or told before, changes nothing."""
+        """Add a finished trial. A trial changes nothing if its config is in no space or was told before."""
         index = self._find(trial.config)
         if index is None:
             return
@@ -168,8 +168,10 @@ class Search:
             self._rows.follow(self._study)
 
     def _begin(self, number: int, *, watch: bool) -> int | None:
-        """The config that trial `number` gets with any sampler. Remembers the initial design's proposal, and with
-        `watch` the gain that the model expects of the next config; None if the model does not choose it.
+        """Return the config that trial `number` gets regardless of the sampler; None if the sampler chooses.
+
+        Records that the initial design proposed the config. With `watch`, also records the gain that the model expects
+        of the next config, or None if the config is not the model's choice.
         """
         forced = self._forced()
         if self._design is not None and forced is not None:
@@ -180,9 +182,9 @@ class Search:
         return forced
 
     def _forced(self) -> int | None:
-        """The next config with any sampler: of the initial design, a family's default, or the next of a small space.
+        """Return the next config that no sampler chooses: from the initial design, a default, or a small space's next.
 
-        An exhausted design is dropped.
+        None if the sampler chooses. An exhausted design is dropped.
         """
         if self._design is not None:
             told = {self._config(each.index): each.value for each in self._state.observations}
@@ -197,7 +199,7 @@ class Search:
         return int(np.argmax(self._state.free))
 
     def _find(self, config: Config) -> int | None:
-        """A config's index; None if it is in no space."""
+        """Return a config's index; None if the config is in no space."""
         for space, offset in zip(self._spaces, self._state.offsets, strict=False):
             if space.template == config.template:
                 row = space.row_of(config)
@@ -205,22 +207,22 @@ class Search:
         return None
 
     def _config(self, index: int) -> Config:
-        """The config at an index."""
+        """Return the config at an index."""
         family = self._state.family_of(index)
         return self._spaces[family].config(index - self._state.offsets[family])
 
 
 DRAWS = 8
-"""Number of draws from TPE before its last one is moved to the nearest feasible new config."""
+"""Number of draws from TPE, if none is feasible and new, before the last is replaced by the nearest free config."""
 
 
 def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
-    """A random free config of a random family."""
+    """Choose a random free config of a random family."""
     return uniform(rows.state, rng)
 
 
 def by_tpe(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-    """The first feasible new draw of Optuna's TPE, or the free config nearest to its last draw."""
+    """Choose the first feasible new draw of Optuna's TPE, or the free config nearest to the last draw."""
     state, encoding = rows.state, rows.encoding
     tpe = _tpe(int(rng.integers(2**32)))
     params: Params = {}
@@ -239,7 +241,7 @@ def _tpe(seed: int) -> TPESampler:
 
 
 def _params(tpe: TPESampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
-    """One complete draw: the parameters that are sampled jointly, then the others one by one."""
+    """Draw all parameters once: first those that TPE samples jointly, then the others one by one."""
     tpe.before_trial(study, trial)
     params: Params = {}
     space = tpe.infer_relative_search_space(study, trial)

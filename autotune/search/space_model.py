@@ -1,4 +1,4 @@
-"""The trials of an Optuna study as rows of given spaces: only feasible configs, each at most once."""
+"""Follow the trials of an Optuna study as rows of given spaces, and propose each feasible config at most once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSTRAINTS = "constraints"
 """Optuna's attribute of a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
 FAILED = math.inf
 FARTHEST = 1e150
-"""Larger values are replaced by this one, so that differences are finite."""
+"""Largest value; larger ones are replaced by it, so that differences are finite."""
 
 
 def outcome(
@@ -34,9 +34,9 @@ def outcome(
     values: Sequence[float] | None,
     so_far: Sequence[float],
 ) -> float:
-    """The value to minimise; FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
+    """Return the value to minimise; FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
 
-    A trial that was pruned after it reported a value counts as no better than the median of the values `so_far`.
+    A trial that reported a value before it was pruned gets this value, but none better than the median of `so_far`.
     """
     if any(amount > 0 for amount in amounts(trial).values()):
         return FAILED
@@ -50,7 +50,7 @@ def objective(
     values: Sequence[float] | None,
     so_far: Sequence[float],
 ) -> float:
-    """The value to minimise, whether or not the trial violates a constraint."""
+    """Return the value to minimise, whether or not the trial violates a constraint."""
     sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
     if state == TrialState.COMPLETE and values:
         value = sign * values[0]
@@ -64,14 +64,14 @@ def objective(
 
 
 def amounts(trial: FrozenTrial) -> dict[str, float]:
-    """The value of each constraint of a trial, violated above 0, from either form that Optuna stores."""
+    """Return the value of each constraint of a trial, violated above 0; Optuna stores them in two forms."""
     attributes = trial.system_attrs
     listed = {str(place): value for place, value in enumerate(attributes.get(CONSTRAINTS) or ())}
     return listed | {key: value for key, value in attributes.items() if key.startswith(f"{CONSTRAINTS}:")}
 
 
 CLAIM = "autotune:claim"
-"""Optuna's attribute of a trial with the parameters of the config that is proposed for it."""
+"""Attribute of an Optuna trial that holds the parameters of the config proposed for the trial."""
 
 
 class SpaceExhausted(TrialPruned):
@@ -81,9 +81,9 @@ class SpaceExhausted(TrialPruned):
 class ListedSpaceModel:
     """The state of a study's trials over the rows of some spaces, and the choice of the next row.
 
-    The state follows the study's trials. Those that end in this process are added in the order in which they end.
-    Others (from `Study.add_trial`, other processes, or enqueued) are added in the order of their numbers. If a config
-    was evaluated twice, the first trial counts. Trials of configs outside the spaces change nothing.
+    The state follows the study's trials. Trials that end in this process are added in the order in which they end;
+    other trials (from `Study.add_trial`, other processes, or enqueued) in the order of their numbers. If a config was
+    evaluated twice, the first trial counts. Trials of configs outside the spaces change nothing.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ListedSpaceModel:
 
     @property
     def proposer(self) -> Proposer:
-        """The project's own search, on these rows."""
+        """The project's own search on these rows."""
         self._proposer = self._proposer or Proposer(self.state)
         return self._proposer
 
@@ -125,14 +125,15 @@ class ListedSpaceModel:
         return index
 
     def search_space(self, _study: Study) -> dict[str, BaseDistribution]:
-        """Every parameter of every family."""
+        """Return every parameter of every family."""
         return self.encoding.every
 
     def propose(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution], rng: np.random.Generator
     ) -> Params:
-        """The parameters of the config chosen for a trial. Raises SpaceExhausted, and ValueError if no free config has
-        the parameters that it was enqueued with.
+        """Choose a config for a trial; return its parameters.
+
+        Raises SpaceExhausted, and ValueError if no free config has the parameters with which the trial was enqueued.
         """
         while True:
             self.follow(study)
@@ -149,7 +150,7 @@ class ListedSpaceModel:
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
 
     def _agreeing(self, trial: FrozenTrial, rng: np.random.Generator) -> int | None:
-        """A free config with the parameters that a trial was enqueued with; None if it was not enqueued."""
+        """Return a free config with the parameters with which a trial was enqueued; None if it was not enqueued."""
         fixed: Params = trial.system_attrs.get(FIXED, {})
         if not fixed:
             return None
@@ -159,7 +160,7 @@ class ListedSpaceModel:
         return int(rng.choice(agreeing))
 
     def _claimed(self, study: Study, trial: FrozenTrial, index: int) -> bool:
-        """Claim a config for a trial; False if another process claimed it since the study was last read.
+        """Claim a config for a trial; return False if another process has claimed the config in the meantime.
 
         Each process writes its claim before it reads the others' claims, so of two processes at least one sees the
         other's claim.
@@ -179,7 +180,7 @@ class ListedSpaceModel:
         raise ValueError(f"{name} is not a parameter of the feasible config that was chosen for trial {trial.number}")
 
     def end(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Take in a trial that ends."""
+        """Add the result of a trial that has ended."""
         if trial.number in self._ended:
             return
         self._ended.add(trial.number)
@@ -193,13 +194,13 @@ class ListedSpaceModel:
             self.state.tell(index, outcome(study, trial, state, values, so_far))
 
     def follow(self, study: Study) -> None:
-        """Add the study's trials that are not known yet; the trials of another study replace all earlier ones."""
+        """Add the study's trials that are not known yet. For a different study, forget all earlier trials first."""
         if study.study_name != self._study:
             if self._study is not None:
                 self.state.forget()
                 self._ended.clear()
                 self._asked.clear()
-                self._proposer = None  # the fitted model is kept
+                self._proposer = None  # a Proposer keeps fitted models
             self._study = study.study_name
         for trial in study.get_trials(deepcopy=False):
             if trial.number in self._ended:
@@ -221,16 +222,16 @@ class ListedSpaceModel:
             self.state.ask(index)
 
     def _drop(self, number: int) -> None:
-        """Forget the config of a trial; it is free again unless another trial has it too."""
+        """Forget the config of a trial; the config is free again unless another trial has it too."""
         index = self._asked.pop(number, None)
         if index is not None and index not in self._asked.values():
             self.state.release(index)
 
 
 Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator], int]
-"""Picks a config index for a trial."""
+"""A function that chooses a config index for a trial."""
 
 
 def by_model(rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
-    """The proposal of the project's own search."""
+    """Choose the proposal of the project's own search."""
     return rows.proposer.propose(rng)

@@ -20,20 +20,20 @@ class Family:
     """The feasible configs of a kernel family, or of any set of parameters that occur together."""
 
     name: str
-    """empty if the parameters alone tell the families apart"""
+    """name of the family; empty if families are distinguished by their parameters"""
     params: Mapping[str, tuple[CategoricalChoiceType, ...]]
     """parameter to its ordered values"""
     rows: npt.NDArray[np.int16]
     """value indices of the configs [m, len(params)]"""
     padded_work: Ints | None = None
-    """outputs that the device could compute in the time of each row [m]; None: unknown"""
+    """number of outputs that the device could compute during a launch of each row [m]; None: unknown"""
 
 
 class Neighbourhood:
     """Looks up the rows of one family by their value indices.
 
     A row's hash is linear in its value indices, modulo 2^64 with fixed random multipliers, so a neighbour's hash is
-    the row's plus a difference. Two of 100,000 rows share a hash with a chance of 3e-10.
+    the row's hash plus a difference. The probability that any two of 100,000 rows share a hash is 3e-10.
     """
 
     def __init__(self, family: Family) -> None:
@@ -50,16 +50,16 @@ class Neighbourhood:
         )
 
     def find(self, row: Ints) -> int | None:
-        """The position of a row of value indices; None if it is infeasible."""
+        """Return the position of a row of value indices; None if the row is infeasible."""
         found = self._lookup(self._hash(row[None, :].astype(np.uint64)))
         return int(found[0]) if len(found) else None
 
     def within_one(self, position: int) -> Ints:
-        """Positions of the feasible rows that differ in exactly one parameter."""
+        """Return the positions of the feasible rows that differ in exactly one parameter."""
         return self._lookup(self._hashes_of(position, self._steps(position)))
 
     def within_two(self, position: int) -> Ints:
-        """Positions of the feasible rows that differ in exactly two parameters."""
+        """Return the positions of the feasible rows that differ in exactly two parameters."""
         steps = self._steps(position)
         pairs = steps[:, None] + steps[None, :]
         changed = self._parameter[self._value != self._rows[position][self._parameter]]
@@ -70,7 +70,7 @@ class Neighbourhood:
         return hashes
 
     def _steps(self, position: int) -> Hashes:
-        """The change of a row's hash, modulo 2^64, for changing one parameter."""
+        """Return the changes of a row's hash, modulo 2^64, for each way to change one parameter."""
         now = self._rows[position][self._parameter]
         steps: Hashes = ((self._value - now) * self._multipliers[self._parameter])[self._value != now]
         return steps
@@ -89,7 +89,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One told trial of a feasible config: its index and value, infinite if the config failed."""
+    """A told trial of a feasible config: the index of the config, and its value, infinite if the config failed."""
 
     index: int
     value: float
@@ -99,7 +99,7 @@ class Observation:
 class SearchState:
     """All feasible configs of all families, numbered one family after another.
 
-    The state depends only on the told trials and the pending asks, so a resumed search equals an uninterrupted one.
+    The state depends only on the told trials and the pending asks, so a resumed search proposes the same configs.
     """
 
     def __init__(self, families: Sequence[Family], *, least: float | None = None) -> None:
@@ -118,21 +118,21 @@ class SearchState:
         return self.offsets[-1]
 
     def neighbourhood(self, family: int) -> Neighbourhood:
-        """The rows of one family."""
+        """Return the lookup for the rows of one family."""
         if family not in self._neighbourhoods:
             self._neighbourhoods[family] = Neighbourhood(self.families[family])
         return self._neighbourhoods[family]
 
     def free_of(self, family: int) -> npt.NDArray[np.bool_]:
-        """The part of `free` that is one family's."""
+        """Return the part of `free` that belongs to one family."""
         return self.free[self.offsets[family] : self.offsets[family + 1]]
 
     def family_of(self, index: int) -> int:
-        """The position of the family that an index belongs to."""
+        """Return the position of the family to which a config index belongs."""
         return bisect.bisect_right(self.offsets, index) - 1
 
     def row(self, index: int) -> npt.NDArray[np.int16]:
-        """The value indices of the config at an index."""
+        """Return the value indices of the config at an index."""
         family = self.family_of(index)
         row: npt.NDArray[np.int16] = self.families[family].rows[index - self.offsets[family]]
         return row
@@ -143,13 +143,13 @@ class SearchState:
         self.pending.append(index)
 
     def release(self, index: int) -> None:
-        """Undo an ask, because another config was evaluated in its place."""
+        """Undo an ask, because another config was evaluated instead."""
         if index in self.pending:
             self.pending.remove(index)
             self.free[index] = True
 
     def tell(self, index: int, value: float) -> None:
-        """Record the result of a config; does nothing if it was told before."""
+        """Record the result of a config, unless one was recorded before."""
         if index in self.pending:
             self.pending.remove(index)
         elif not self.free[index]:
@@ -164,9 +164,9 @@ class SearchState:
         self.free[:] = True
 
     def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
-        """The free config of a family nearest to a row: by Hamming distance, then ordinal distance, then at random.
+        """Return a family's free config nearest to a row: by Hamming distance, then ordinal distance, then at random.
 
-        If the family has none left, a config of another family. Raises LookupError if no config is left at all.
+        If the family has no free config, return a random one of another family. Raises LookupError if none is left.
         """
         order = [family, *(other for other in range(len(self.families)) if other != family)]
         for here in order:

@@ -1,4 +1,4 @@
-"""Predictions for untried points: a Gaussian process of the values and one of the failures."""
+"""Predict values and failures of untried points with Gaussian processes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 MODELLED_FROM = 3
-"""Minimum number of values for a model."""
+"""Minimum number of observed values for a model."""
 FIT_EVERY = 8
-"""Number of observations after which the weights are fitted again, at first."""
+"""Number of new observations after which the weights are fitted again; it grows with the observations."""
 MODEL_ROWS = 256
 """Maximum number of observations that a model is conditioned on."""
 CLIP = 2.0
-"""Values above the median by more than this many times its distance from the best are compressed."""
+"""Controls how strongly values above the median are compressed, in units of the median's distance from the best."""
 TINY = 1e-100
-"""Unit of the scale if all values are equal."""
+"""Smallest unit of a scale, for equal values."""
 LEAST_CHANCE = 0.01
 """Lower bound of the chance of success."""
 LIKELY = 0.4
-"""Points with a smaller chance of success are left out if there are others."""
+"""Points with a smaller chance of success are left out if other points remain."""
 DARE_EVERY = 25
-"""In one of this many proposals they are included, so that no region is given up for ever."""
+"""In one of this many proposals, points below LIKELY are included, so that no region is given up for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,25 @@ class Scale:
 
     @classmethod
     def of(cls, values: Floats, least: float | None = None) -> Scale:
-        """The scale of all correct trials."""
+        """Compute the scale from the values of all correct trials."""
         middle, best = float(median(values)), float(values.min())
         smallest = least if least is not None else 1e-3 * float(values.std())
         unit = max(middle - best, smallest, TINY)
         return cls(middle, unit, (best - middle) / unit, least)
 
     def warp(self, values: Floats) -> Floats:
-        """Scaled values."""
+        """Scale values, compressing them above the median."""
         z: Floats = (values - self.median) / self.unit
         return np.where(z > 0, CLIP * np.log1p(np.maximum(z, 0) / CLIP), z)
 
 
 class Surrogate:
-    """Gaussian processes of the same points; their weights depend only on the observations."""
+    """Gaussian processes over the same points, with weights that depend only on the observations."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._weights: dict[str, tuple[tuple[bytes, float, bool], Weights]] = {}
-        """the weights of each process, with the points that they were fitted to and how"""
+        """process to its weights and what they were fitted with: points, noise prior, and whether jointly"""
 
     def values(
         self,
@@ -74,7 +74,7 @@ class Surrogate:
         log_noise: float = PRIOR_LOG_NOISE,
         joint: bool = False,
     ) -> Posterior:
-        """The model of the scaled values; pending points are assumed to have the expected values."""
+        """Model the scaled values; pending points are assumed to have the values that the model expects."""
 
         def scaled(first: Floats) -> Floats:  # a later scale would differ after a resume
             return Scale.of(first, scale.least).warp(first)
@@ -91,18 +91,18 @@ class Surrogate:
         )
 
     def limit(self, place: int, points: Points, amounts: Floats) -> Posterior:
-        """The model of the values of the constraint at this place, compressed far from 0."""
+        """Model the values of the constraint at position `place`, compressed far from 0."""
         unit = max(float(median(np.abs(amounts))), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
         return self._recent(f"limit {place}", points, targets, late=place % FIT_EVERY)
 
     def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
-        """Chances of success at some points, from a process over the labels of those tried."""
+        """Predict the chances of success at some points, with a process over the failures of the tried points."""
         mean, _ = self._recent("failures", points, failed.astype(np.float64)).predict(asked)
         return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
 
     def _recent(self, process: str, points: Points, targets: Floats, *, late: int = 0) -> Posterior:
-        """A process conditioned on the latest points."""
+        """Condition a process on the latest points."""
         recent = slice(max(0, len(points) - MODEL_ROWS), None)
         weights = self._fitted(process, points, targets, late=late)
         return posterior(self._metric, points[recent], targets[recent], weights)
@@ -118,9 +118,9 @@ class Surrogate:
         log_noise: float = PRIOR_LOG_NOISE,
         joint: bool = False,
     ) -> Weights:
-        """The weights of a process, fitted to its first points and their `scaled` targets.
+        """Return the weights of a process, fitted to its first points and their `scaled` targets.
 
-        Each process is fitted some observations `late`, so that no proposal waits for all fits.
+        The fit is delayed by `late` observations. Delays differ between processes: no proposal waits for all fits.
         """
         fitted = fitted_at(len(points), late)
         observed = points[:fitted].tobytes(), log_noise, joint
@@ -132,7 +132,7 @@ class Surrogate:
 
 
 def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None) -> Floats:
-    """Logs of expected gain times chance of success; `tried` are the points tried so far.
+    """Return the logs of expected gain times chance of success; `tried` is the number of points tried so far.
 
     Points with a chance below LIKELY and hopeless ones are left out, except in every DARE_EVERY-th proposal.
     """
@@ -146,9 +146,9 @@ def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | 
 
 
 def fitted_at(observations: int, late: int = 0) -> int:
-    """The number of first observations that the weights are fitted to: grows by FIT_EVERY, later by a tenth.
+    """Return the number of first observations to which weights are fitted; it grows by FIT_EVERY, later by a tenth.
 
-    It depends only on the number of observations, so it is the same in a resumed search.
+    The result depends only on the number of observations, so that it is the same in a resumed search.
     """
     at = MODELLED_FROM
     if observations < at + late:
@@ -160,7 +160,7 @@ def fitted_at(observations: int, late: int = 0) -> int:
 
 
 def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
-    """Log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
+    """Return the log of E[max(0, best - y)] for normal y (Jones et al. 1998, eq. 15)."""
     u = (best - mean) / deviation
     density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
     tail = density * _tail(1.0 / (1.0 + 0.2316419 * np.abs(u)))
@@ -169,7 +169,7 @@ def log_expected_improvement(best: float, mean: Floats, deviation: Floats) -> Fl
 
 
 def log_chance_below(limit: float, mean: Floats, deviation: Floats) -> Floats:
-    """Log of P[y < limit] for normal y."""
+    """Return the log of P[y < limit] for normal y."""
     u = np.abs(limit - mean) / deviation
     t = 1.0 / (1.0 + 0.2316419 * u)
     log_tail = np.log(_tail(t)) - 0.5 * u * u - 0.5 * np.log(2 * np.pi)
@@ -177,13 +177,13 @@ def log_chance_below(limit: float, mean: Floats, deviation: Floats) -> Floats:
 
 
 def _tail(t: Floats) -> Floats:
-    """The normal distribution's upper tail over its density: Abramowitz & Stegun 26.2.17."""
+    """Return the normal distribution's upper tail divided by its density (Abramowitz & Stegun 26.2.17)."""
     tail: Floats = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     return tail
 
 
 def _kept(targets: Floats) -> Ints:
-    """The observations that a model is conditioned on: all, or if there are many, the best and the latest."""
+    """Select the observations on which a model is conditioned: all, or the best and the latest if there are many."""
     if len(targets) <= MODEL_ROWS:
         return np.arange(len(targets))
     best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]

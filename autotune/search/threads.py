@@ -1,4 +1,4 @@
-"""The threads of numpy's linear algebra during a search."""
+"""Limit the threads of numpy's linear algebra during a search."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Keep numpy's linear algebra on one thread; enter it once for a whole run.
+    """Keep numpy's linear algebra on one thread within the block; use one block for a whole run.
 
-    The compilers use the cores, and the matrices of a search are small: with two threads, next to other work, a
-    proposal took six times as long. It is not switched for each proposal, because OpenBLAS's threads spin for
-    milliseconds whenever they wake up. A fixed order of sums also gives the same proposals on every machine.
+    The compilers use the cores, and the matrices of a search are small: with two threads, while other processes ran, a
+    proposal took six times as long. The limit is not set for each proposal, because OpenBLAS's threads spin for
+    milliseconds whenever they wake up. With one thread the order of sums is fixed, so that proposals are the same on
+    every machine.
     """
     with ThreadpoolController().limit(limits=1, user_api="blas"):
         yield

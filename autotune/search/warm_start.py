@@ -42,46 +42,46 @@ WARM_START, COST_MODEL = "warm_start", "cost_model"
 MOST = 10
 """Maximum number of configs that a search starts with."""
 NEAREST = 8
-"""Number of pairs of layer and device to consider."""
+"""Maximum number of pairs of layer and device whose trials are used."""
 NEAR = 4.0
-"""Maximum distance of the nearest layer for a warm start."""
+"""Maximum distance of the nearest layer and device for a warm start."""
 FARTHEST = 12.0
-"""Distance beyond which a layer is ignored if another one is near."""
+"""Distance beyond which a layer is ignored, even if another one is near."""
 DEVIATION = 0.2
 """Standard deviation of a log time that the cost model does not explain."""
 SHARED = 0.6
 """Share of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
 SHARED_DECAY = 0.25
-"""How fast the information about a whole family decreases with the distance of layer and device."""
+"""Rate at which the information about a whole family decays with the distance of layer and device."""
 DECAY = 0.1
-"""How fast the information about a config decreases with that distance."""
+"""Rate at which the information about a single config decays with the distance of layer and device."""
 NOISE = 0.02
-"""Variance of an error that does not depend on distance, relative to that of DEVIATION."""
+"""Variance of an error that does not depend on distance, relative to the square of DEVIATION."""
 FAILED = 1.0
-"""Log time of a failed config above its prediction."""
+"""Amount by which the log time of a failed config is assumed to exceed its prediction."""
 HOPE = 0.3
-"""Number of deviations by which a config must be better than predicted, once one of the layer's own was tried; without
-it the list consists of variants of one tile.
+"""Number of standard deviations by which a config is assumed to beat its prediction, once a config of the layer was
+tried. Without it, the proposals would be variants of one tile.
 """
 AGAIN = 0.08
-"""Penalty of a family's next config for each of its pending ones, so that a misleading family does not get all of them
-before results arrive.
+"""Penalty, as a log time, on a family's next config for each pending config of the family, so that a misleading family
+does not get all configs before results arrive.
 """
 PREDICTED = 4000
-"""Number of random feasible configs of a family whose time is predicted."""
+"""Number of random feasible configs of a family whose times the cost model predicts."""
 KEPT = 1000
-"""Number of the fastest of them to correct by results."""
+"""Number of the configs with the fastest predictions that are corrected by results."""
 NEIGHBOURS = 30
-"""Number of feasible configs nearest to each of the BEST sources to correct as well."""
+"""Number of feasible configs nearest to each of the BEST tuned configs that are corrected as well."""
 BEST = 30
 
 
 class TunedTrial(Protocol):
-    """One of the fastest trials of a family on some layer and device."""
+    """One of the fastest trials of a family on a layer and device."""
 
     @property
     def name(self) -> str:
-        """`study.layer` of a study that has it."""
+        """`study.layer` of a study that contains the trial's layer."""
 
     @property
     def problem(self) -> Problem: ...
@@ -107,13 +107,13 @@ class TunedLayer:
         return f"{self.trials[0].name} on {self.trials[0].device.name}"
 
     def apart(self, other: TunedLayer) -> float:
-        """The distance of two layers."""
+        """Return the distance of two tuned layers, including the distance of their devices."""
         one, two = self.trials[0], other.trials[0]
         return layer_distance(one.problem, two.problem) + device_distance(one.device, two.device)
 
 
 class WarmStart:
-    """The first configs of a layer's search, each chosen with the results known when it is asked for."""
+    """Proposes the first configs of a layer's search, each with the results that are known at that time."""
 
     def __init__(self, layers: Sequence[TunedLayer], families: Sequence[_Family], most: int) -> None:
         self._families, self._most = families, most
@@ -122,8 +122,9 @@ class WarmStart:
         self.by = WARM_START if self.layers else COST_MODEL
 
     def next(self, known: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """The next config, given the log times of known configs, infinite for failures, and the pending ones; None once
-        there are enough of both.
+        """Return the next config; None once enough configs are known or pending.
+
+        `known` has the log times of evaluated configs, infinite for failures.
         """
         if len(known) + len(pending) >= self._most:
             return None
@@ -133,7 +134,7 @@ class WarmStart:
     def proposal(
         self, known: Mapping[Config, float] = MappingProxyType({}), pending: Sequence[Config] = ()
     ) -> tuple[float, Config] | None:
-        """The smallest prediction of a log time, and its config; None if no config is left."""
+        """Return the smallest predicted log time and its config; None if no config is left."""
         proposals = [family.propose(known, pending) for family in self._families]
         best = min(proposals, key=lambda proposal: proposal[0], default=None)
         return best if best is not None and best[0] < math.inf else None
@@ -148,9 +149,9 @@ def warm_start(
     model: CostModel,
     rates: Rates,
 ) -> WarmStart:
-    """The initial design of a search of up to `most` configs, given the calibrated rates of the device.
+    """Create an initial design of up to `most` configs for a search, given the calibrated rates of the device.
 
-    It is empty if the device is not a GPU and nothing similar was tuned on it, because the model is one of GPUs.
+    The design is empty if the device is not a GPU and no near layer was tuned, because the cost model is one of GPUs.
     """
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
@@ -171,7 +172,7 @@ def warm_start(
 
 
 def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
-    """The nearest layers and devices with their trials, nearest first; empty if even the nearest is too far."""
+    """Return the nearest layers and devices with their trials, nearest first; empty if even the nearest is too far."""
     groups: dict[tuple[Problem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
     for trial in tuned:
         groups.setdefault((trial.problem, trial.device.identity), []).append(trial)
@@ -185,7 +186,7 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Predictor:
-    """The cost model with the rates of one device; for another device it uses its own rates."""
+    """The cost model with the calibrated rates of one device; for other devices the model's recorded rates are used."""
 
     model: CostModel
     device: DeviceInfo
@@ -201,9 +202,9 @@ class _Known:
     """The trials of a family on the nearest layers."""
 
     positions: Positions
-    """[trials, params]"""
+    """positions of the trials' values in the header [trials, params]"""
     views: Singles
-    """[trials, features]"""
+    """features of the trials' configs [trials, features]"""
     layers: Ints
     """index of each trial's layer"""
     errors: Floats
@@ -214,19 +215,22 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The configs of a family to choose from, and their predictions."""
+    """The configs of a family among which the design chooses, and their predictions."""
 
     space: SearchSpace
     rows: Ints
     """rows of the space, ascending"""
     view: Singles
     predicted: Floats
-    """log times"""
+    """predicted log times"""
     influence: Floats
-    """the influence of each trial, made independent of earlier ones, on each config [trials, configs]"""
+    """the influence of each trial, made independent of earlier trials, on each config [trials, configs]"""
 
     def propose(self, known: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """The smallest prediction and its config; infinite without a config. `known` has the layer's own log times."""
+        """Return the smallest prediction and its config. `known` has the layer's own log times.
+
+        The prediction is infinite if no config is left.
+        """
         predicted, influence = self.predicted.copy(), self.influence
         indices = []
         for config in (*known, *pending):
@@ -252,7 +256,7 @@ class _Family:
 
 
 def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _Predictor) -> _Known:
-    """A family's trials on the layers, without trials of configs that it no longer has."""
+    """Collect a family's trials on the layers, except trials of configs that the family no longer has."""
     positions = [np.empty((0, len(template.params)), np.intp)]
     views, numbers = [], []
     errors, times = [np.empty(0)], [np.empty(0)]
@@ -265,7 +269,7 @@ def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _P
         try:
             columns = config_columns(bound, here)
             predicted = predictor.log_us(bound, columns)
-        except TemplateError:  # of a version of the family that allowed configs which this one does not
+        except TemplateError:  # an earlier version of the family allowed configs that this one does not
             continue
         positions.append(here)
         views.append(features(bound, columns))
@@ -281,8 +285,9 @@ def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _P
 def _family(
     space: SearchSpace, layers: Sequence[TunedLayer], known: _Known, predictor: _Predictor, offset: float
 ) -> _Family:
-    """A family's configs that are predicted to be fast or like fast ones elsewhere; `offset` is the model's mean error
-    over all families.
+    """Select a family's configs that are predicted to be fast or resemble fast configs elsewhere, and predict them.
+
+    `offset` is the cost model's mean error over all families.
     """
     distances = np.array([layer.distance for layer in layers])[known.layers]
     best = np.argsort(known.times + SHARED_DECAY * distances, kind="stable")[:BEST]
@@ -305,13 +310,13 @@ def _family(
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:
-    """Correlation of two configs at this distance, on layers and devices at some distance."""
+    """Return the correlation of configs at distance `apart`, on layers and devices at distance `distance`."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
 
 
 def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positions, predictor: _Predictor) -> Ints:
-    """The configs with the smallest predictions of a random sample, and those nearest to a source's in order."""
+    """Return the sampled configs with the smallest predictions, and the configs nearest to each source, in order."""
     drawn = np.sort(np.random.default_rng(len(feasible)).permutation(len(feasible))[:PREDICTED])
     if len(drawn) > KEPT:
         predicted = predictor.log_us(bound, config_columns(bound, feasible[drawn]))
@@ -326,14 +331,14 @@ def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positi
 
 
 def _scaled(known: Singles, own: Singles) -> tuple[Singles, Singles]:
-    """Both views with every varying feature scaled to the same spread."""
+    """Scale every feature of both views to the same spread, dropping constant features."""
     spread: Singles = np.concatenate([known, own]).std(axis=0, dtype=np.float32)
     varies = spread > 0
     return known[:, varies] / spread[varies], own[:, varies] / spread[varies]
 
 
 def _apart(left: Singles, right: Singles) -> Singles:
-    """Mean difference over all features [len(left), len(right)]."""
+    """Return the mean absolute difference over all features [len(left), len(right)]."""
     total = np.zeros((len(left), len(right)), np.float32)
     for column in range(left.shape[1]):
         total += np.abs(left[:, column, None] - right[None, :, column])
@@ -341,13 +346,13 @@ def _apart(left: Singles, right: Singles) -> Singles:
 
 
 def positions_of(template: KernelTemplate, config: Config) -> Positions:
-    """The positions of a config's values in the header."""
+    """Return the positions of a config's values in the header."""
     values = config.params
     return np.array([param.values.index(values[param.name]) for param in template.params], dtype=np.intp)
 
 
 def feasible_positions(space: SearchSpace) -> Positions:
-    """The feasible configs by positions in the header, whatever a study has narrowed [configs, params]."""
+    """Return the feasible configs as positions in the header, even if a study limits the values [configs, params]."""
     tables = [
         np.array([whole.values.index(value) for value in kept.values], dtype=np.intp)
         for whole, kept in zip(space.bound.template.params, space.params, strict=True)
@@ -356,7 +361,7 @@ def feasible_positions(space: SearchSpace) -> Positions:
 
 
 def features(bound: BoundTemplate, columns: Columns) -> Singles:
-    """Parameters and derived values of configs: logarithms of numbers, words one-hot [configs, features]."""
+    """Convert parameters and derived values to features: logs of numbers, words one-hot [configs, features]."""
     found: list[npt.NDArray[np.generic]] = []
     for param in bound.template.params:
         if any(isinstance(value, str) for value in param.values):
