@@ -81,8 +81,8 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
     """Yield the rows of `Store.results.diff`, with more cells that are computed from the columns.
 
     `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, and `same`
-    otherwise. It is `only A` or `only B` if one side has no kernel, and `not comparable` if one kernel was timed with
-    launch gaps and the other in a CUDA graph.
+    otherwise. `only A` and `only B` mean that the other side has no kernel. `not comparable` means that one kernel was
+    timed with launch gaps and the other in a CUDA graph.
     """
     for row in rows:
         noise, changes = None, None

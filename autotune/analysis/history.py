@@ -1,4 +1,4 @@
-"""Rows of `history` -> its cells: how the best of a layer improved, event by event."""
+"""Rows of `history` -> their cells: how the best time of a layer improved, event by event."""
 
 from __future__ import annotations
 

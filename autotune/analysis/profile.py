@@ -68,7 +68,7 @@ STALLS = (
 )
 """Reasons why a warp does not issue, as ncu names them; `selected` is left out because it is not a stall."""
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-_SCALE = {  # unit to its factor to microseconds, bytes or a fraction
+_SCALE = {  # unit to the factor that converts it to microseconds, bytes or a fraction
     "%": 1e-2,
     "nsecond": 1e-3,
     "ns": 1e-3,

@@ -50,7 +50,7 @@ def facts(
 
     `median_us` is None if the kernel was not timed; `flops` is None if the kernel uses the direct algorithm.
     """
-    on_gpu = device.can.gpu and resources.registers > 0  # else no compiler reported them
+    on_gpu = device.can.gpu and resources.registers > 0  # otherwise no compiler reported the resources
     held = least_occupied(device, stages, resources) if on_gpu else None
     if median_us is None:
         return Facts(held, None, None, None, None)

@@ -37,7 +37,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
     for row in rows:
         problem, registers = problem_of_row(row), row["registers"] or None
         stages, flops = launched(row["launches"])
-        end_to_end = row["measurement_mode"] == END_TO_END  # it includes copies, so a kernel's floor does not apply
+        end_to_end = row["measurement_mode"] == END_TO_END  # includes copies, so a kernel's floor does not apply
         found = facts(
             *(devices[row["device_id"]], problem, row["accuracy"], stages),
             Resources(registers or 0, static_smem_bytes=row["static_smem_bytes"] or 0),
@@ -73,7 +73,7 @@ def _limits(found: Facts) -> Cells:
 
 
 def cells_of(row: TrialRow) -> Cells:
-    """Return the same cells as `trial_rows` for a TrialRow, except those that depend on the limits of the device."""
+    """Return the same cells as `trial_rows` for a TrialRow, except the cells that depend on the device's limits."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
@@ -95,7 +95,7 @@ def cells_of(row: TrialRow) -> Cells:
 
 
 def best_cells(kernel: BestWithRoofline) -> Cells:
-    """Return the cells of a best kernel: those of its trial, with the layer's name and the time that decided."""
+    """Return the cells of a best kernel: the cells of its trial, with the layer's name and the deciding time."""
     best, found = kernel.best, kernel.facts
     return {
         **cells_of(best.row),

@@ -180,7 +180,7 @@ def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
         timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == own.trial.accuracy]
         fastest = min(timed, key=lambda row: row.median_us or 0.0, default=None)
         if template == own.trial.config.template:
-            fastest = own  # the finals may have preferred it to a smaller median of the search
+            fastest = own  # although another kernel may have a smaller median in the search
         if fastest is None:
             family = WhyRow(winner.best, "family", template, note=f"no correct trial of class {own.trial.accuracy}")
         else:

@@ -61,7 +61,7 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
     from the cache. Raises ToolchainError if there is no C++ compiler, StoreError if no layer gets a kernel, and
     BuildError.
     """
-    cxx = find_cxx()  # nvcc needs one, too, and names it less clearly
+    cxx = find_cxx()  # nvcc also needs a C++ compiler, but reports a missing one less clearly
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
     jobs = usable_cores()
     with ThreadPoolExecutor(jobs) as threads:

@@ -254,7 +254,7 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
     for row in best_per_class(rows):
         trial = row.row.trial
         file = stem(row.name, row.row.device, trial.accuracy, deterministic=trial.deterministic)
-        files.setdefault(file, row)  # kernels for a cold cache come before those for a hot one
+        files.setdefault(file, row)  # kernels for a cold cache precede kernels for a hot cache
     return list(files.values())
 
 

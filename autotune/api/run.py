@@ -129,6 +129,6 @@ def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Call
             except BlockingIOError:
                 waits()
                 time.sleep(_LOOK_EVERY_S)
-            except OSError as error:  # on a file system without locks
+            except OSError as error:  # the file system does not support locks
                 raise StoreError(f"{folder}: cannot be locked: {error.strerror}; {_ADVICE}") from None
         yield

@@ -150,7 +150,7 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) ->
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:
     """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
 
-    If none of the stored layers is in the study, it is a different study, which the store refuses.
+    If no stored layer is in the study, the stored study is a different one, and the store refuses the name.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
     stored = _stored_layers(study.name, db)

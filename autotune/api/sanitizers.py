@@ -28,8 +28,8 @@ def open_sanitizer(
 ) -> Sanitizer:
     """Open the sanitizer of a device; by default of the first CUDA device, or of the host if there is none.
 
-    `say` is called with the host's name and the reason if the host is used instead of a CUDA device. `tools` are tools
-    of compute-sanitizer; empty means all tools. Raises ToolchainError if compute-sanitizer or AddressSanitizer is not
+    If the default is the host, `say` is called with `host:check` and the reason. `tools` are tools of
+    compute-sanitizer; empty means all tools. Raises ToolchainError if compute-sanitizer or AddressSanitizer is not
     installed, and DeviceError for a device that no sanitizer, or none of the tools, supports.
     """
     if device is None:

@@ -29,7 +29,7 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
         return study_named(str(study), db, directories)
     if study.text and replace(parse_study(study.text, study.name, find=known_to(study)), path=study.path) == study:
         return study
-    return written(study)  # after dataclasses.replace the text may be another study's
+    return written(study)  # after dataclasses.replace the text may describe another study
 
 
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:

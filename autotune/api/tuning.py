@@ -95,7 +95,7 @@ def tune(
         if on_trial is not None and progress.trial is not None:
             on_trial(progress.trial, progress)
 
-    messages: list[str] = []  # of warnings, until the run is open
+    messages: list[str] = []  # warnings to print once the run is open
     caller = Caller(wait, lambda: nullcontext(observe), warn=messages.append)
     with open_run(plan.study, device, jobs, db, caller, check=partial(check_baselines, plan.finals)) as run:
         for message in messages:

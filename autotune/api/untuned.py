@@ -114,7 +114,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
             kind, number = parse_device(name)
         except DeviceError:
             return recorded_named(name, [info for info in recorded if info.can.gpu_times])[0]
-    if kind == "cuda" and (name is not None or has_libcuda()):  # without PyCUDA, which only tuning needs
+    if kind == "cuda" and (name is not None or has_libcuda()):  # needs no PyCUDA, which only tuning requires
         info = device_info(int(number or 0))
         say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")
         return info

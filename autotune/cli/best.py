@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.problem import Problem
     from autotune.store import LayerRow, Store
 
-_NAMED = 3  # layers that a message lists
+_NAMED = 3  # number of layers that a message lists
 
 
 @click.command()

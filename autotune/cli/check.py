@@ -114,7 +114,7 @@ def check(
     architectures, no_nvcc = _architectures(jobs, each=full)
     sanitizing = _HostCheck() if evaluator.info.can.cpu and device != HOST_CHECK else None
     try:
-        checker_of(evaluator)  # problems and configs take seconds to derive
+        checker_of(evaluator)  # raises now, because deriving problems and configs takes seconds
         plan = CasePlan(family, evaluator.info, layers=wanted.layers if wanted else (), narrowed=narrowed, seed=seed)
         checked = evaluator if device == HOST_CHECK else None
         checking = FamilyCheck(plan, evaluator, architectures, sanitizing.open if sanitizing else lambda: checked)

@@ -116,7 +116,7 @@ def _clean_cache(*, empty: bool) -> None:
     state = binaries.state()
     if empty:
         binaries.trim(0)
-        shutil.rmtree(cache_folder() / "libraries", ignore_errors=True)  # the libraries of untuned networks
+        shutil.rmtree(cache_folder() / "libraries", ignore_errors=True)  # libraries built for untuned networks
     done = "removed from" if empty else "in"
     click.echo(f"{counted(state.entries, 'compiled kernel')} ({state.size_bytes / 1e6:.1f} MB) {done} {state.folder}")
 

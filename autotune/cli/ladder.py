@@ -130,7 +130,7 @@ def ladder(
     if trials is not None:
         techniques = tuple(replace(one, trials=None) for one in plan.study.techniques)
         plan = replace(plan, study=replace(plan.study, techniques=techniques))
-    ncu = find_ncu() if profile else None  # before anything is tuned
+    ncu = find_ncu() if profile else None  # raises before anything is tuned
     check = require_profiler if profile else lambda _: None
     with open_run(plan.study, device, jobs, db, command_line(plan.study.name), check=check) as run:
         steps = climb(

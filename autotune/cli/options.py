@@ -42,7 +42,7 @@ def studies_and_layers(context: click.Context, _param: click.Parameter, begun: s
 
     found = set(study_names())
     db = context.params.get("db") or os.environ.get("AUTOTUNE_DB") or "autotune.db"
-    with suppress(AutotuneError), Store(db, create=False) as store:  # a completion has no place for an error
+    with suppress(AutotuneError), Store(db, create=False) as store:  # completion cannot show an error
         found |= {word for row in store.studies.layers() for word in (row.study, row.name, row.layer.name)}
     plain = [CompletionItem(name) for name in sorted(found) if name.startswith(begun)]
     return [*plain, CompletionItem(begun, type="file")]
@@ -67,7 +67,7 @@ def open_filled(db: str) -> Store:
     from autotune.store import Store
 
     with Store(db, create=False):
-        pass  # it exists and has results
+        pass  # raises unless the database exists and has results
     return Store(db)
 
 

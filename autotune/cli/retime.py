@@ -31,7 +31,7 @@ from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
 from autotune.workers.compilers import CompilePool
 
-_QUIET_S = 2.0  # without progress
+_QUIET_S = 2.0  # seconds before progress is shown
 
 
 @click.command()

@@ -85,7 +85,7 @@ def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
     """Exit after Ctrl-C, and print in one line what work is left and which command continues it."""
-    arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # which would start over
+    arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # because --fresh would start over
     how = "resume" if resumes else "begin again"
     note(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}")
     sys.exit(INTERRUPTED)

@@ -98,7 +98,7 @@ def read_row(run: Run, layer: Layer) -> Row:
         config = run.templates[trial.config.template].current_config(trial.config)
         if config is None:
             continue
-        # The kernel of an edited family may be another one: then its trial is repeated, otherwise copied.
+        # An edited family may render another kernel. In that case the trial is repeated; otherwise it is copied.
         current = trial_row.template_hash == run.templates[config.template].hash
         time_us = trial_row.ranking_median_us or trial.median_us
         if time_us is not None and trial.accuracy in study.admitted(layer.problem):

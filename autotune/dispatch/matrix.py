@@ -265,7 +265,7 @@ def build_matrix(
     rows = [rows[number] for number in kept]
     fits = np.array([padded_outputs(config) for config in configs], dtype=np.int64).T[kept]
     times = np.array([[row.times_us.get(config) or np.inf for config in configs] for row in rows])
-    # A cell that was not evaluated, because the run was stopped or the device could not, counts as failed.
+    # A cell that was not evaluated, because the run was stopped or the device cannot run it, counts as failed.
     due = [[number < len(tuned) or config in row.times_us for config in configs] for number, row in enumerate(rows)]
     values = np.array([[item.of(row.layer.problem) for item in properties] for row in rows], dtype=np.int64)
     positions = {config: position for position, config in enumerate(configs)}
@@ -289,7 +289,7 @@ def build_matrix(
 def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
     """Return a layer's fastest few configs, and the nearly fastest configs that support the most layers."""
     near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
-    wide = sorted(near, key=lambda config: -serves(config))  # stable: the faster one of equals
+    wide = sorted(near, key=lambda config: -serves(config))  # stable: among equals, the faster config is first
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 
 

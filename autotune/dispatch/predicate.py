@@ -1,7 +1,7 @@
 """space -> dispatch: the conditions under which a config supports a problem, independent of its family and device.
 
-The conditions are those of a search space, in the same order: what the family supports, the family's constraints, and
-the device's limits. Parameters and device limits become constants, so that the problem is the only variable.
+The conditions and their order are the same as in a search space: what the family supports, the family's constraints,
+and the device's limits. Parameters and device limits become constants, so that the problem is the only variable.
 """
 
 from __future__ import annotations

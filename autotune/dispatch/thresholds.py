@@ -98,7 +98,7 @@ def best_rule(costs: Costs) -> Rule:
     for name, threshold in gaps_of(costs.properties, costs.values):
         below = costs.below(name, threshold)
         (low, below_first), (high, above_first) = best(below), best(~below)
-        if low + high < least and not math.isclose(low + high, least):  # by more than rounding
+        if low + high < least and not math.isclose(low + high, least):  # by more than rounding errors
             least, rule = low + high, Split(name, threshold, below_first, above_first)
     return rule
 

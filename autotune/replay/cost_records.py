@@ -94,7 +94,7 @@ def _of_families(
         positions = np.stack([positions_of(template, config) for config, _, _ in now])
         try:
             terms = cost_terms(bound, config_columns(bound, positions), rates)
-        except TemplateError:  # of a version of the family that allowed configs which this one does not
+        except TemplateError:  # the trials belong to a version of the family that allowed other configs
             continue
         times_us = np.array([median_us for _, _, median_us in now])
         configs, accuracies = tuple(config for config, _, _ in now), tuple(accuracy for _, accuracy, _ in now)
@@ -117,8 +117,8 @@ def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[st
 def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
     """Predict the layers of each fold from the other layers, and return quantiles of the ratio of two times.
 
-    The first time is that of the config that is predicted to be fastest. The second is the best time of the same layer
-    and accuracy class. The result is empty if there is only one shape.
+    The first time belongs to the config that is predicted to be fastest, the second to the fastest config of the same
+    layer and accuracy class. The result is empty if there is only one shape.
     """
     shapes = sorted({layer.shape for layer in records})
     ratios: list[float] = []
@@ -137,7 +137,7 @@ def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
 
 
 def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
-    """Yield this ratio for each accuracy class of a layer with several configs."""
+    """Yield the ratio of `held_out_error` for each accuracy class in which a layer has several configs."""
     predicted = np.concatenate(
         [log_times(each.observed.terms, weights.get(each.observed.family, weights[""]))[0] for each in layer.families]
     )

@@ -17,10 +17,10 @@ Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], 
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
-    """Return the evaluated configs of some problems, or of all problems, grouped by what makes times comparable.
+    """Group the evaluated configs of some problems, or of all problems, so that times in a group are comparable.
 
-    The trials of a group are in the order of their ids. If a config was evaluated several times, only the latest trial
-    is included.
+    Within a group, configs are in the order in which they were first evaluated. If a config was evaluated several
+    times, only the latest trial is included.
     """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
     if problems is None:

@@ -24,7 +24,7 @@ from autotune.store import Store, TrialRow
 from autotune.trial import Config, ErrorStats, Measured, Outcome, Trial, Value
 from autotune.workers.worker import FinalsRequest, FinalsTimings
 
-_SAMPLES = 5  # of a recorded median in the finals
+_SAMPLES = 5  # number of samples in the finals, all equal to the recorded median
 
 
 _Key = tuple[str, frozenset[tuple[str, Value]]]

@@ -39,7 +39,7 @@ class LayerResults:
     best: tuple[BestWithRoofline, ...]
     """the best kernel of each accuracy class, fastest first; a kernel may come from another study of the same shape"""
     winner: BestWithRoofline | None
-    """the fastest kernel among the accuracy classes that may win"""
+    """the fastest kernel among the accuracy classes that may win; without one, the fastest kernel of any class"""
     rival: Verdict | None
     """the fastest baseline among the accuracy classes that may win, in the finals that the winner won"""
     finals: tuple[FinalsRow, ...]

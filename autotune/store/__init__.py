@@ -1,4 +1,4 @@
-"""The store: a SQLite database, accessed through SQLAlchemy, that returns records.
+"""The store: an SQLite database, accessed through SQLAlchemy, that returns records.
 
 No other package imports sqlite3 or SQLAlchemy. `schema` declares the tables and views. Each noun has a module with its
 records and a class whose methods are transactions; the class for trials is in `trial_store`. A field of a record is the

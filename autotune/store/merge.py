@@ -194,10 +194,10 @@ class _Merge:
         )
 
     def _studies(self) -> None:
-        """Copy studies with their layers. A study is known by its name and start date; a new one becomes a generation.
+        """Copy studies with their layers; a study that is new to this file becomes a generation of its own.
 
-        A study that was imported earlier is updated from the other file. A study of this database keeps its text and
-        the order of its layers.
+        Studies are matched by name and start date. A study that was imported earlier is updated from the other file. A
+        study of this database keeps its text and the order of its layers.
         """
         following = (
             "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = m.name) "

@@ -26,13 +26,13 @@ def insert(connection: Connection, table: Table, values: Values) -> int:
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
-    """Insert a row and return its id; None if a row with its identity exists."""
+    """Insert a row and return its id; None if a row with the same identity exists."""
     result = connection.execute(insert_new(table).on_conflict_do_nothing(), values)
     return int(result.lastrowid) if result.rowcount else None
 
 
 def last_id(connection: Connection, table: Table) -> int:
-    """The id of the newest row; 0 if there is none."""
+    """Return the id of the newest row; 0 if the table is empty."""
     return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0)
 
 

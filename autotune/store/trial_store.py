@@ -49,7 +49,7 @@ class TrialKey:
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")
 """the columns that two trials must share for their times to be comparable"""
 _IN_SCOPE = tuple(trials.c[name] == bindparam(name) for name in SCOPE)
-"""the condition that a trial belongs to a scope; the values are those of the scope's `identity`"""
+"""the condition that a trial belongs to a scope, with the values of the scope's `identity`"""
 _NUMBERED = select(trials.c.id, trials.c.outcome, trials.c.config, trials.c.attempts).where(
     *_IN_SCOPE, trials.c.number == bindparam("number")
 )

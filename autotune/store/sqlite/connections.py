@@ -88,8 +88,9 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
 
     Raises StoreError if the file has changes in its log that cannot be read without writing to its folder.
     """
-    # A file in WAL mode makes SQLite create -wal and -shm next to it, even for a reader. Only a connection that may
-    # write removes them when it is the last one. If a killed writer has left a log, such a connection would apply it.
+    # In WAL mode SQLite creates the files -wal and -shm next to the database, even for a reader. SQLite removes them
+    # when the last connection closes, but only if this connection may write. If a killed writer has left a log, a
+    # connection that may write would apply the log.
     may_remove = may_write(path) and may_write(path.parent) and not _has_log(path)
     raw = _connect(path, "mode=rw" if may_remove else "mode=ro", timeout_s)
     try:
@@ -103,7 +104,7 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
                 f"{shown}: {shown}-wal has changes that cannot be read without writing to the folder; "
                 f"make the folder writable, or copy both files to another one"
             ) from error
-        # In WAL mode, without a log, in a folder where none can be created: SQLite reads it as an immutable file.
+        # The file is in WAL mode without a log, and the folder is read-only: SQLite must treat the file as immutable.
         raw = _connect(path, "mode=ro&immutable=1", timeout_s)
     return _prepared(raw, "PRAGMA query_only = ON")
 

@@ -52,7 +52,7 @@ class Database:
     _reader: Engine = field(init=False, repr=False)
     _closed: bool = field(default=False, init=False, repr=False)
     _writer: Connection | None = field(default=None, init=False, repr=False)
-    """the writing connection, kept between writes because opening one takes as long as storing a row"""
+    """the writing connection, kept between writes because getting one from the pool takes as long as storing a row"""
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __post_init__(self) -> None:
