@@ -1,1 +1,1 @@
-"""Answers computed from recorded results, and profiles and retimes of the best kernels."""
+"""Compute answers from recorded results, and profile and re-time the best kernels."""

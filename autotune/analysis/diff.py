@@ -17,7 +17,7 @@ from autotune.store import Side, StudyRow
 from autotune.trial import Config
 
 SIDES = ("study", "device", "date")
-"""The kinds of sides."""
+"""What a side can be."""
 
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo]) -> Side:

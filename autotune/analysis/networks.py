@@ -43,7 +43,7 @@ class NetworkLayer:
 
     @property
     def rival_us(self) -> float | None:
-        """Time of the rival for one run, scaled by the ratio from the finals."""
+        """Time of the rival for one run in microseconds, as measured in the finals."""
         return self.rival.against_us if self.rival else None
 
     @property

@@ -1,7 +1,6 @@
-"""best -> why: why a layer's best kernel is the fastest, from the recorded trials and the family's rules.
+"""best -> why: explain why a layer's best kernel is the fastest, from the recorded trials and the family's rules.
 
-There is no model: each ratio is between measured times, and if no recorded trial answers a question, the answer says
-so.
+No model is involved: each ratio compares measured times. If no recorded trial answers a question, the answer says so.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class WhyRow:
 
     best: BestRow
     about: str
-    """winner, default, step, refused, family or failure"""
+    """what the row is about: winner, default, step, refused, family or failure"""
     template: str
     parameter: str | None = None
     value: Value | None = None

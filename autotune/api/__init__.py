@@ -1,1 +1,1 @@
-"""The functions behind `autotune.tune`, `autotune.best` and `autotune.export`, which the command line also calls."""
+"""The functions behind `autotune.tune`, `autotune.best`, `autotune.export` and the commands of the same names."""

@@ -1,4 +1,4 @@
-"""`autotune.export`: choose kernels from a results database, write them as a library, build and test it."""
+"""`autotune.export`: choose kernels from a results database, write them as a library, and build and test it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """The open device and database of a run, and the functions that connect it to its caller."""
+    """The open device and database of a run, and the functions that connect the run to its caller."""
 
     evaluator: Evaluator
     store: Store

@@ -99,7 +99,7 @@ def name_of(what: Study | str | Path | None, directories: Sequence[Path] = ()) -
 
 
 NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
-"""Layers with their studies."""
+"""Layers, each with its study."""
 
 
 def named_layers(store: Store, what: str) -> NamedLayers:

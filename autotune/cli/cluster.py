@@ -1,4 +1,4 @@
-"""`worker`, and `tune --cluster`: tuning on many GPUs of many hosts."""
+"""`worker` and `tune --cluster`: tune on many GPUs of many hosts."""
 
 from __future__ import annotations
 

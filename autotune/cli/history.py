@@ -1,4 +1,4 @@
-"""`history`: how the best time of a layer improved."""
+"""`history`: show how the best time of a layer improved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`importance`: which parameters of a family affect the time."""
+"""`importance`: show which parameters of a family affect the time."""
 
 from __future__ import annotations
 

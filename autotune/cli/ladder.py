@@ -1,4 +1,4 @@
-"""`ladder`: the gain of each technique of a study, and the profile of the technique's best kernel."""
+"""`ladder`: show the gain of each technique of a study, and the profile of the technique's best kernel."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Shown:
 
 
 class _Notices(Shown):
-    """Standard error. On a terminal, long lines are wrapped between words."""
+    """Standard error, on which long lines are wrapped between words if it is a terminal."""
 
     silent = False
     """whether only answers and errors are printed"""

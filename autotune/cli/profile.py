@@ -34,7 +34,7 @@ _SHOWN = {
     *("shared_efficiency_fraction", "dram_read_bytes", "dram_written_bytes", "fma_utilisation_fraction"),
     *("tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction", "sm_throughput_fraction"),
 }
-"""the counters that are shown on a terminal"""
+"""the counters to show on a terminal"""
 _STALLS_SHOWN = 3  # reasons on a terminal
 
 

@@ -48,7 +48,7 @@ class Run:
 
 @dataclass(slots=True)
 class Row:
-    """A layer and the known time of each config on it."""
+    """A row of the matrix: a layer and the known time of each config on the layer."""
 
     name: str
     """`study.layer`"""

@@ -27,7 +27,7 @@ from autotune.problem import Problem
 from autotune.trial import Config, Value
 
 FAMILY = "dispatch"
-"""The family name in the trials of dispatchers."""
+"""The family name under which trials of dispatchers are stored."""
 DEFAULT = "default"
 """The name of the safe default among a dispatcher's kernels."""
 

@@ -62,7 +62,7 @@ class PropertyTemplate:
 
 @dataclass(frozen=True)
 class DispatchTemplate:
-    """A checked `dispatch.cu.j2`."""
+    """A `dispatch.cu.j2` file whose header has been checked."""
 
     path: Path
     text: str

@@ -88,7 +88,7 @@ class Matrix:
 
     @property
     def weights(self) -> Floats:
-        """[layers]; how often the network runs each layer."""
+        """[layers]; number of times that the network runs each layer."""
         return np.array([layer.count for layer in self.layers], dtype=np.float64)
 
     @property

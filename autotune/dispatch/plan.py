@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Making:
-    """The options for building a plan."""
+    """How to build a plan."""
 
     properties: tuple[PropertyTemplate, ...]
     kernels: int

@@ -13,7 +13,7 @@ REPLAYED = "replay"
 """The kind of device whose trials were themselves read from a recording."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""The fields that trials must share to be compared: layer, device, environment and measurement mode."""
+"""What trials must share so that their times are comparable: layer, device, environment and measurement mode."""
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:

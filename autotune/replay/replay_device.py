@@ -53,7 +53,7 @@ class ReplayEvaluator(Evaluator):
 
     @property
     def environment(self) -> Environment:
-        """The environment of the recorded trials."""
+        """The environment in which the recorded trials ran."""
         return self._environment
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:

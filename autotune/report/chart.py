@@ -73,9 +73,9 @@ def _round_ones(low: float, high: float) -> tuple[float, ...]:
 
 WIDTH, HEIGHT = 560, 330
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 26, 44
-"""margins of the plot area"""
+"""margins of the plot area, in units of the picture"""
 _LINE = 17.0
-"""height of a line of text"""
+"""height of a line of text, in units of the picture"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A trial."""
+    """The mark of a trial, with a link to the trial's row."""
 
     x: float
     y: float

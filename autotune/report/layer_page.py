@@ -20,7 +20,7 @@ from autotune.trial import Outcome, Value
 _MESSAGE_CHARACTERS = 160
 """maximum length of a failed trial's message; `autotune show` prints the whole message"""
 _FAMILIES_BELOW_ROOF = 4
-"""number of families, in addition to the winner's, whose best kernel is in the roofline"""
+"""number of families besides the winner's whose best kernels are shown in the roofline"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class TrialTable:
     """parameters with the same value in all trials of the family"""
     params: tuple[str, ...]
     lines: tuple[tuple[TrialRow, tuple[str, ...]], ...]
-    """each trial with the cells after its time: second, the parameters that differ within the family, remark"""
+    """each trial with the cells that follow its time: second, the parameters that differ within the family, remark"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""store -> results: the content of a report for each layer, device and measurement mode, computed by `analysis`."""
+"""store -> results: collect the content of a report for each layer, device and measurement mode."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class RooflinePoint:
 
     @property
     def intensity(self) -> float:
-        """FLOPs of the direct algorithm per byte that any implementation must move."""
+        """FLOPs of the direct algorithm, divided by the bytes that any implementation must move."""
         return self.problem.flops / minimal_bytes(self.problem)
 
     @property

@@ -69,7 +69,7 @@ class BestRow:
     decided_by: DecidedBy
     """what kind of measurement made the kernel the best: the finals, a retime or the median"""
     row: TrialRow
-    """the winning trial"""
+    """the trial of the winning kernel"""
     match: Match = "exact"
     """`exact`, or `device class` for another device of the same class"""
 

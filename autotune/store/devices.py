@@ -68,7 +68,7 @@ def measured_on(connection: Connection, info: DeviceInfo, record: Environment, n
 
 @dataclass(frozen=True, slots=True)
 class DeviceStore:
-    """The devices that trials ran on."""
+    """Reads the devices that trials ran on."""
 
     database: Database
 
@@ -131,7 +131,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class RateStore:
-    """The calibrated rates of devices."""
+    """Stores and reads the calibrated rates of devices."""
 
     database: Database
 
@@ -174,7 +174,7 @@ class RateStore:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """The smallest difference that measurements on a device can resolve, from A/A runs."""
+    """The smallest difference between times that a device can resolve, measured by A/A runs."""
 
     noise_us: float
     noise_fraction: float
@@ -183,7 +183,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloorStore:
-    """The noise floors of devices."""
+    """Stores and reads the noise floors of devices."""
 
     database: Database
 

@@ -29,7 +29,7 @@ _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat'
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
-    """Write the SQL that recreates the database; return the number of rows."""
+    """Write SQL statements that recreate the database; return the number of rows."""
     with (
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
         translate_errors(database.path, LOCK_TIMEOUT_S),

@@ -58,18 +58,18 @@ class Verdict:
 
     @property
     def is_rival(self) -> bool:
-        """Whether a user would run the other kernel without autotune: it is a library's or a baseline family's."""
+        """Whether a user would run the other kernel without autotune, because a library or a baseline family has it."""
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property
     def rival(self) -> str:
-        """The name of the library or the baseline family."""
+        """The name of the library or of the baseline family."""
         return self.against.removeprefix(BASELINE).split()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """The interleaved measurement of finalists: the winner's trial number, every timing, the verdicts."""
+    """Finals to store: the winner's trial number, the interleaved timing of every finalist, and the verdicts."""
 
     winner: int
     timings: tuple[tuple[int, Timing], ...]
@@ -78,7 +78,7 @@ class Finals:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRow:
-    """Stored finals and their result."""
+    """Stored finals, with the winner, the timings and the verdicts."""
 
     study: str
     generation: int

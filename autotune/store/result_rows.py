@@ -29,7 +29,7 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a diff: a generation of a study, a recorded device, or a moment in the past."""
+    """One side of a diff: a generation of a study, a recorded device, or an earlier date."""
 
     kind: str
     """`study`, `device` or `date`"""

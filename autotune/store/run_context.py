@@ -85,7 +85,7 @@ class TargetScope:
 
     @property
     def identity(self) -> Values:
-        """The columns that identify the scope of a trial or of finals."""
+        """The values of the columns that identify a scope."""
         values = (self.study.id, self.tuning_target_id, self.device_id, self.environment_id, self.measurement_mode)
         return dict(zip(SCOPE, values, strict=True))
 

@@ -1,4 +1,4 @@
-"""Rendered kernels: their texts and launches."""
+"""Rendered kernels: the text, the launches and the columns that describe them."""
 
 from __future__ import annotations
 

@@ -94,13 +94,13 @@ class TrialRow:
     device: DeviceInfo
     """the device that the trial ran on"""
     environment: Environment
-    """driver, toolkit and flags"""
+    """the driver, the toolkit and the flags"""
     measurement_mode: str
     """`cold`, `hot` or `end_to_end`"""
     template_hash: str
     """hash of the files of the family's template"""
     trial: Trial
-    """the config and its result"""
+    """the config and the result"""
     started_at: datetime
     """when the trial started, UTC"""
     ended_at: datetime | None
@@ -114,7 +114,7 @@ class TrialRow:
     flops: int | None = None
     """FLOP of the kernel's algorithm; None for the direct convolution"""
     origin: Origin = "measured"
-    """`measured` here or `imported`"""
+    """`measured` in this database, or `imported`"""
     proposed_by: str = "search"
     """what proposed the config: search, default, warm_start or cost_model"""
     ranking_median_us: float | None = None
@@ -293,7 +293,7 @@ def parts_values(parts: EndToEndParts) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndStore:
-    """End-to-end trials."""
+    """Reads end-to-end trials."""
 
     database: Database
 

@@ -1,4 +1,4 @@
-"""The fastest trials of every layer and device, from which the search of another layer may start."""
+"""The fastest trials of every layer and device, with which the search of another layer may start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PER_FAMILY = 60
 
 @dataclass(frozen=True, slots=True)
 class TopTrial:
-    """One of the fastest trials of a family on some layer and device."""
+    """One of the fastest trials of a family on a layer and device."""
 
     name: str
     """`study.layer` in a study that has the layer"""

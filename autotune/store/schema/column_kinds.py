@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Values = dict[str, Any]
-"""Column to value, for an insert or an update."""
+"""Column name to value, for an INSERT or an UPDATE."""
 
 
 def escaped(text: str) -> str:
@@ -138,17 +138,17 @@ _JSON = "{{0}} IS NULL OR json_valid({{0}}) AND json_type({{0}}) = '{}'"
 integer = _kind(INTEGER)
 real = _kind(REAL)
 measured = _kind(REAL, f"{{0}} BETWEEN {LEAST} AND {MOST}")
-"""A time or a rate."""
+"""A column with a time or a rate."""
 text = _kind(Text)
 flag = _kind(Flag, "{0} IN (0, 1)")
 date = _kind(Date, "{0} IS NULL OR julianday({0}) IS NOT NULL AND {0} LIKE '____-__-__T%Z'")
 """A date, in the format of `date_text`."""
 array = _kind(Json, _JSON.format("array"))
-"""A JSON array, in Python a tuple."""
+"""A column with a JSON array, in Python a tuple."""
 mapping = _kind(Json, _JSON.format("object"))
-"""A JSON object, in Python a dict."""
+"""A column with a JSON object, in Python a dict."""
 json_object = _kind(Text, _JSON.format("object"))
-"""A JSON object, in Python its text."""
+"""A column with a JSON object, in Python the text of the object."""
 
 
 _PLAIN = {int: integer, float: real, str: text, bool: flag}

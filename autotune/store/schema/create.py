@@ -35,7 +35,7 @@ def create(connection: Connection, version: int, now: datetime) -> None:
 
 
 def stamp(connection: Connection, version: int, now: datetime) -> None:
-    """Record that this version of autotune brought the file to a schema."""
+    """Record that this version of autotune created the schema of the file or migrated the file to it."""
     row = {"version": version, "autotune_version": __version__, "applied_at": now}
     connection.execute(schema_versions.insert(), row)
 

@@ -31,7 +31,7 @@ from autotune.trial import ACCURACY_CLASSES, EndToEndParts, KernelProfile, Outco
 __all__ = ["metadata"]
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
-"""Labels of a retime: how the new time compares with the stored one."""
+"""Labels of a retime, which compare the new time with the stored time."""
 DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 """The columns that identify a device."""
 SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(operation(CONV2D).words)

@@ -64,7 +64,7 @@ def _message(path: Path, timeout_s: float, error: sqlite3.Error | None, message:
 
 
 def _disk_is_full(path: Path) -> bool:
-    """Whether the disk is too full for the files that SQLite keeps next to the database."""
+    """Whether the disk is too full for the files that SQLite creates next to the database."""
     try:
         return shutil.disk_usage(path.absolute().parent).free < LOG_INDEX_BYTES
     except OSError:
@@ -75,12 +75,12 @@ WAL_RETRY_S = 0.005
 """pause in seconds between attempts to switch to WAL, which SQLite's busy timeout does not cover"""
 
 LEAST_BYTES = 512
-"""bytes of the smallest SQLite file that is not empty: one page (file format, 1.3.2)"""
+"""size of the smallest SQLite file that is not empty, in bytes: one page (file format, 1.3.2)"""
 
 NO_LOG_CAN_BE_MADE = frozenset(
     {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 )
-"""SQLite's errors for a folder that cannot be written and for a full disk"""
+"""SQLite's errors if a log cannot be created, because the folder is read-only or the disk is full"""
 
 
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:

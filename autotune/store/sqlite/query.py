@@ -54,7 +54,7 @@ def run_query(database: Database, sql: str, *, within_s: float | None = None) ->
         closing(connect_for_reading(database.file, database.timeout_s)) as raw,
     ):
         first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # keeps the file open, and closes it last
-        raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # creates both tables, which the guard would refuse
+        raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # creates both, which the guard would refuse
         raw.set_authorizer(guard.allows)
         raw.set_progress_handler(guard.is_late, _STEPS)
         with _as_store_error(sql, guard, within_s):
