@@ -191,7 +191,7 @@ def _before_us(row: TrialRow) -> float:
     return row.ranking_median_us or row.median_us or 0.0
 
 
-_HASH_SHOWN = 12  # digits of a template's hash
+_HASH_SHOWN = 12  # digits of a template's hash to show
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
         return matching[0]
     from autotune.api.device_names import (
         evaluator_of,
-    )  # imported here because this module opens devices, which most answers do not need
+    )  # imported here because most answers open no device
 
     evaluator = evaluator_of(name, 1, say=say)
     evaluator.close()

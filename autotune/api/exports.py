@@ -277,7 +277,7 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 
 
 def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:
-    """Return the trials of a dispatcher's kernels for these layers, and the layers that no kernel supports."""
+    """Return the trials of a dispatcher's kernels for these layers, and the layers that have no such trial."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
     for one in (layer for layer in made.layers if matches(f"{made.study}.{layer.layer.name}", layers)):

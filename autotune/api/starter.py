@@ -14,7 +14,7 @@ from autotune.resources import shipped
 from autotune.study_reader import NAME_CHARACTERS
 
 _FILES = {
-    # files of templates/starter, and their new places
+    # file in templates/starter to the path of its copy
     "operation.toml.in": "{name}/operation.toml",
     "reference.py.in": "{name}/reference.py",
     "kernel.cu.j2.in": "{name}/{name}.cu.j2",

@@ -17,7 +17,7 @@ from autotune.cli.output import for_people, note
 from autotune.errors import AutotuneError, StoreWarning, file_error
 
 _VERSION = "Show the versions of autotune, nvcc, the driver and the GPU."
-_LINE = 4096  # characters of an error
+_LINE = 4096  # maximum number of characters in an error message
 _GROUPS = {
     "Tune": {
         "import-model": "studies",
@@ -195,7 +195,7 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
         if ending:
             sys.exit(128 + ending[0])
 
-    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores it
+    heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
         yield end_again

@@ -44,7 +44,7 @@ from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
 _DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # long, because a busy machine compiles slowly
-_SHARE = 0.8  # no further case begins after this share of the time
+_SHARE = 0.8  # no further case begins after this share of the time limit
 _SHOWN_PAIRS = 3
 _SEEDS = 10_000  # each check draws one of these seeds, so that every check tests other sizes
 

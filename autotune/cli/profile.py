@@ -35,7 +35,7 @@ _SHOWN = {
     *("tensor_utilisation_fraction", "l1_hit_fraction", "l2_hit_fraction", "sm_throughput_fraction"),
 }
 """the counters to show on a terminal"""
-_STALLS_SHOWN = 3  # reasons on a terminal
+_STALLS_SHOWN = 3  # number of stall reasons to show on a terminal
 
 
 def _profile_of(row: ProfileRow) -> KernelProfile:
@@ -94,7 +94,7 @@ def profile(
     """
     from autotune.store import Store
 
-    name = name_of(what, directories)  # report a wrong file first
+    name = name_of(what, directories)  # raises for an invalid study file before anything else
     if stored:
         refuse_with("--stored", "device")
         with Store(db, create=False) as store:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FINALS = "finals"
 _LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
-_NARROW = 100  # columns of a terminal; below it a bar is short
+_NARROW = 100  # columns of a terminal; in a narrower one bars are short
 
 
 @contextmanager

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.tuning.layer_result import DesignResult, LayerResult
     from autotune.tuning.trial_log import Seen
 
-_MESSAGES = 8  # distinct failures that a layer's summary shows
+_MESSAGES = 8  # number of distinct failures that a layer's summary shows
 _NUMBER = re.compile(r"\d+")
 
 

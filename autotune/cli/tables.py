@@ -25,7 +25,7 @@ from autotune.trial import Config, Value
 
 _GAP = "  "
 _NOTHING = "-"
-_MOST_MOVED = 3  # columns that a terminal shows below the row if the line is too short for them
+_MOST_MOVED = 3  # number of columns that may move below the row if the terminal is too narrow
 
 _STYLES = {
     "json": "Print one JSON array of objects, a key per column.",

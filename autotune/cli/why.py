@@ -55,7 +55,7 @@ _COLUMNS = (
 )
 
 
-_STALLS_SHOWN = 2  # reasons of a profile
+_STALLS_SHOWN = 2  # number of stall reasons to show for a profile
 
 
 @click.command()

@@ -4,8 +4,8 @@ A dispatcher contains a few kernels, a rule and a safe default. Each kernel has 
 kernel supports a problem, and relative times on the layers that the dispatcher knows. The rule may name a kernel to try
 first, by a threshold on a property of the problem. If this kernel supports the problem, the dispatcher chooses it.
 Otherwise the dispatcher chooses the kernel with the smallest expected time. The expected time is the mean of the
-kernel's relative times, weighted by the similarity of each known layer to the problem, times the kernel's padded
-outputs.
+kernel's relative times, weighted by the similarity of each known layer to the problem, and multiplied by the kernel's
+padded outputs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Property:
     least: int = 0
     most: int = 2**63 - 1
     power: int = 0
-    """how fast similarity decreases as the property differs"""
+    """how fast the similarity of two problems decreases as their values of the property differ"""
 
     def of(self, problem: Problem) -> int:
         """Return the value of the property for a problem."""
@@ -68,8 +68,8 @@ class PortfolioKernel:
     config: Config
     predicate: Predicate
     relative_times: tuple[int, ...] = ()
-    """squared relative time on each known layer if no part of the device idles; 1000 before squaring is the layer's
-    best
+    """squared relative time on each known layer if no part of the device idles; the layer's best kernel has 1000
+    squared
     """
 
 

@@ -47,7 +47,7 @@ class PropertyTemplate:
     reach: int
     """how far beyond the range of its layers a rule is trusted, as a factor"""
     power: int
-    """how fast similarity decreases as the property differs"""
+    """how fast the similarity of two problems decreases as their values of the property differ"""
     doc: str
 
     @property

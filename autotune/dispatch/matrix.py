@@ -78,7 +78,7 @@ class Matrix:
     default: int
     """position of the safe default in `configs`"""
     values: Ints
-    """[layers, properties]; thresholds may test them, and similarity is computed from them"""
+    """[layers, properties]; the values from which similarity is computed and that thresholds test"""
     config_similarity: Floats
     """[configs, configs]; 1 for the same config, less for different configs of a family, 0 for different families"""
     layer_similarity: Floats
@@ -296,8 +296,8 @@ def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...
 def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
     """Find the config of each technique that the study's rules name.
 
-    It is the config that supports the most layers; among equals, the fastest. Raises StudyError for a technique without
-    a correct trial.
+    The config is the one that supports the most layers; among equals, the fastest. Raises StudyError for a technique
+    without a correct trial.
     """
     used = {side for rule in study.rules for side in (rule.below, rule.above)}
     configs: dict[str, Config] = {}

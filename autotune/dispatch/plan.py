@@ -108,7 +108,7 @@ def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
     """Return the weighted difference in microseconds within which two rules count as equal.
 
-    It is the noise of a sum over the layers; `noise` is a fraction.
+    The difference is the noise of a sum over the layers; `noise` is the noise of one time, as a fraction.
     """
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
@@ -150,7 +150,7 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
-    """Return, for each of some layers, whether it is outside the range in which the plan's rule is trusted."""
+    """Return, for each of some layers, whether the layer is outside the range in which the plan's rule is trusted."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
     outside: Bools = np.any((values < least) | (values > most), axis=1)

@@ -18,7 +18,7 @@ from autotune.store.rows import identify, insert
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import SIZES, WORDS, layers, tuning_target_layers, tuning_targets
 
-_KEPT = 4096  # problems that a process keeps
+_KEPT = 4096  # number of problems that a process caches
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
 
 LARGEST_INTEGER = 2**63 - 1

@@ -23,7 +23,7 @@ from autotune.trial import Outcome
 
 GENERATIONS = ("newest", "all")
 
-_NAMED = 10  # studies that the error for an unknown name lists
+_NAMED = 10  # number of names that an error message lists
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ class TrialStore:
             return tuple(by_id[trial_id] for trial_id in ids)
 
 
-# Building these statements takes longer than running them.
+# The next statements are cached, because building them takes longer than running them.
 
 
 @cache

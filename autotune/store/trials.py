@@ -76,7 +76,7 @@ Origin = Literal["measured", "imported"]
 
 _RESOURCES = tuple(trials.c[field.name] for field in fields(Resources))
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
-_KEPT = 4096  # launches that many trials share
+_KEPT = 4096  # number of launches that a process caches; many trials share their launches
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def joined(paragraphs: Sequence[str]) -> str:
     return _BETWEEN.join(paragraphs)
 
 
-_KEPT = 1 << 14  # ids of paragraphs
+_KEPT = 1 << 14  # number of paragraph ids that a process caches
 
 
 @lru_cache(_KEPT)

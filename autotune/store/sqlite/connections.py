@@ -57,7 +57,7 @@ def _message(path: Path, timeout_s: float, error: sqlite3.Error | None, message:
         sqlite3.SQLITE_CANTOPEN: "cannot be opened; check the path and the permissions of its folder",
         sqlite3.SQLITE_IOERR: "reading or writing failed; check the disk",
     }.get(code)
-    if code == sqlite3.SQLITE_IOERR and _disk_is_full(path):  # SQLite reports a full disk for pages, not for maps
+    if code == sqlite3.SQLITE_IOERR and _disk_is_full(path):  # SQLITE_FULL covers pages, not the mapped -shm file
         meaning = DISK_IS_FULL
     shown = one_line(str(path))
     return f"{shown}: {one_line(message)}" if meaning is None else f"{shown}: {meaning} ({one_line(message)})"

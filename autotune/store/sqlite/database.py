@@ -89,7 +89,7 @@ class Database:
             yield connection
 
     def _check_open(self) -> None:
-        if self._closed:  # the engine would open the file again, and nobody would close it
+        if self._closed:  # otherwise the engine would reopen the file, and nobody would close it
             raise StoreError(f"{self.shown}: is closed; open it again")
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
     database = Database(path, timeout_s, sqlite_engine(lambda: connect_for_writing(path, timeout_s)), path, clock)
     try:
         _bring_up_to_date(path, timeout_s, clock)
-        with database.write() as connection:  # statistics for SQLite's planner, for tables that have grown
+        with database.write() as connection:  # update the planner's statistics for tables that have grown
             connection.exec_driver_sql(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
             connection.exec_driver_sql("PRAGMA optimize = 0x10002")
     except BaseException:
@@ -157,14 +157,14 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
         try:
             with database.write() as connection:
                 version = version_of(connection, path)
-                if is_current(connection, version):  # another process did it first
+                if is_current(connection, version):  # another process has updated the file meanwhile
                     return
                 if version not in (None, newest_schema()):
                     kept = path.with_name(f"{path.stem}.schema-{version}.{clock():%Y%m%dT%H%M%SZ}{path.suffix}")
                     _copy(path, kept, timeout_s)
                 _migrate(connection, version, kept or path, clock)
         except BaseException:
-            if kept is not None:  # the file is unchanged
+            if kept is not None:  # the file is unchanged, so the copy is useless
                 with suppress(OSError):
                     kept.unlink()
             raise
