@@ -96,7 +96,7 @@ class Choice:
     """The kernel for a problem, and why the dispatcher chose it."""
 
     kernel: PortfolioKernel | None
-    """the chosen kernel; None if no kernel supports the problem, so that it must be tuned"""
+    """the chosen kernel; None if no kernel supports the problem, which must then be tuned"""
     default_first: bool
     """whether the safe default was tried first, because the rule says so or does not cover the problem"""
     passed_over: tuple[str, ...]

@@ -37,7 +37,7 @@ class NetworkPage:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of layers that win, tie and lose against their rivals."""
+        """The number of layers that win, tie and lose against their rivals, by verdict."""
         said = [one.rival.verdict for one in self.network.layers if one.rival]
         return {word: said.count(word) for word in ("win", "tie", "loss")}
 
@@ -109,7 +109,7 @@ def _shown(value: object) -> object:
 
 def _text(environment: Environment, name: str) -> str:
     """Return a file of the templates' folder, unchanged."""
-    assert environment.loader is not None  # noqa: S101  # it was given one
+    assert environment.loader is not None  # noqa: S101  # _environment sets a loader
     text, _, _ = environment.loader.get_source(environment, name)
     return text
 

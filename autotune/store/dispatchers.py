@@ -1,4 +1,4 @@
-"""Dispatchers: trials whose tuning target is a set of layers, and the dispatchers built by these trials."""
+"""Dispatchers, and the trials of dispatchers, whose tuning target is a set of layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DispatchedLayer:
     layer: Layer
     role: Literal["tuned", "held out"]
     kernel: str | None
-    """the name of the chosen kernel; None if no kernel supports the layer, so that it must be tuned"""
+    """the name of the chosen kernel; None if no kernel supports the layer, which must then be tuned"""
     default_first: bool
     """whether the safe default came first because no threshold of the rule applies to the layer"""
     time_us: float | None

@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def is_rival(self) -> bool:
-        """Whether a user would run the other kernel without autotune, because a library or a baseline family has it."""
+        """Whether a user would run the other kernel, of a library or a baseline family, without autotune."""
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property

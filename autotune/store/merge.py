@@ -1,8 +1,9 @@
 """Copy another database's rows into this database, in one transaction.
 
-Copied trials are marked as imported: they are listed, but they are ranked only after a retime on this machine.
-Dispatchers are not copied, because imported times decide nothing. Rows are matched by their identity. Merging the same
-file again therefore adds nothing, and merging two diverged copies of one database adds the rows that each copy lacks.
+Copied trials are marked as imported. Imported trials are listed, but they are ranked only after a retime on this
+machine. Dispatchers are not copied, because imported times decide nothing. Rows are matched by their identity. Merging
+the same file again therefore adds nothing, and merging two diverged copies of one database adds the rows that each copy
+lacks.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
 
 
 def joined(paragraphs: Sequence[str]) -> str:
-    """Join paragraphs to the text of a kernel."""
+    """Join paragraphs into the text of a kernel."""
     return _BETWEEN.join(paragraphs)
 
 
