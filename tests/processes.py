@@ -1,10 +1,12 @@
-"""Find processes by a mark in their environment, and kill them."""
+"""Find processes by a mark in their environment, kill them, and find a port for a server that restarts."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -15,6 +17,20 @@ _LOOK_S = 0.4  # seconds for which a process is watched before it counts as busy
 def busy_factor() -> float:
     """How many times as long as on an idle machine a process may take for the same work, by the load of its cores."""
     return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def port_for_restarts() -> int:
+    """Return a free port of 127.0.0.1 outside the range from which Linux assigns ports to outgoing connections.
+
+    A client that keeps connecting to a port of that range while no server listens there can be assigned the same port.
+    It is then connected to itself, and the server cannot listen there again.
+    """
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    while True:
+        port = random.randrange(10000, int(first))
+        with socket.socket() as server, contextlib.suppress(OSError):
+            server.bind(("127.0.0.1", port))
+            return port
 
 
 def marked(mark: str) -> dict[int, str]:

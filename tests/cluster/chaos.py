@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from autotune.cluster.task import WORKER_LOST
 from autotune.errors import StoreError
 from autotune.store import Store, TrialRow
 from tests.fork_server import ForkedRun, ForkServer
-from tests.processes import MARK, marked
+from tests.processes import MARK, marked, port_for_restarts
 from tests.unit.tiny import STUDY, changed, write_family
 
 TTL_S = 4  # seconds after which a silent worker counts as lost
@@ -73,9 +72,7 @@ class Chaos:
         write_family(folder / "families", *(THREE_HUNDRED if max(trials.values()) > 60 else ()))
         text = study_of(layers, max(trials.values()))
         (folder / "small.toml").write_text(text.replace("trials =", 'sampler = "random"\ntrials =', 1))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{port_for_restarts()}"
         self.workers: dict[str, ForkedRun] = {}
         self.coordinators: dict[int, ForkedRun] = {}
         """coordinators by the number of trials of a layer"""
