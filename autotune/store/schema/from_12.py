@@ -59,10 +59,10 @@ _MADE_HERE = ("schema_versions", "paragraphs", "source_paragraphs")
 _MADE_BY_12 = "SELECT type, name FROM main.sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
 
 
-def make_anew(connection: Connection, old: Path) -> None:
+def make_anew(connection: Connection, old: Path, shown: str) -> None:
     """Drop every table of a file with schema 12, create the current tables, and copy the rows from `old`.
 
-    `old` is a copy of the file. Raises StoreError if a row breaks a constraint.
+    `old` is a copy of the file. Raises StoreError, which names the file as `shown`, if a row breaks a constraint.
     """
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - an engine of SQLite
@@ -83,7 +83,6 @@ def make_anew(connection: Connection, old: Path) -> None:
             text = packed if len(packed) == size_bytes else zlib.decompress(packed)
             store_text(raw.executemany, source_id, text.decode())
     except (sqlite3.IntegrityError, zlib.error, UnicodeError) as error:
-        shown = one_line(str(old))
         raise StoreError(
             f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
             f"`sqlite3 {shown} .recover` saves what can be read"

@@ -162,7 +162,7 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
                 if version not in (None, newest_schema()):
                     kept = path.with_name(f"{path.stem}.schema-{version}.{clock():%Y%m%dT%H%M%SZ}{path.suffix}")
                     _copy(path, kept, timeout_s)
-                _migrate(connection, version, kept or path, clock)
+                _migrate(connection, version, path, kept or path, clock)
         except BaseException:
             if kept is not None:  # the file is unchanged, so the copy is useless
                 with suppress(OSError):
@@ -186,23 +186,29 @@ def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
                 f"{one_line(str(path))}: is read through a copy, but there is no folder for one ({error.strerror}); "
                 f"set TMPDIR to one that may be written"
             ) from error
-        copy = Path(folder) / path.name
+        copy, old = Path(folder) / path.name, Path(folder) / "old"
         with translate_errors(path, timeout_s):
             _copy(path, copy, timeout_s)
         with closing(_migrating(path, copy, timeout_s, clock)) as database, database.write() as connection:
-            _migrate(connection, version_of(connection, path), path, clock)
+            version = version_of(connection, path)
+            if version is not None and version < FIRST:
+                _copy(copy, old, timeout_s)
+            _migrate(connection, version, path, old, clock)
         database = _reading(path, copy, timeout_s, clock)
         database.closing.push(stack.pop_all())
     return database
 
 
-def _migrate(connection: Connection, version: int | None, old: Path, clock: Clock) -> None:
-    """Migrate a database to the newest schema, in the connection's transaction. `old` is a copy of the database."""
+def _migrate(connection: Connection, version: int | None, path: Path, old: Path, clock: Clock) -> None:
+    """Migrate a database to the newest schema, in the connection's transaction.
+
+    `old` is a copy of the database, and messages name it as `path`.
+    """
     if version is None:
         create(connection, newest_schema(), clock())
         return
     if version < FIRST:
-        make_anew(connection, old)
+        make_anew(connection, old, one_line(str(path)))
     else:
         for each in MIGRATIONS[version - FIRST :]:
             each(connection)

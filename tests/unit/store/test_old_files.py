@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import sqlite3
 from pathlib import Path
 
@@ -112,6 +113,14 @@ def test_an_old_file_with_a_log_that_a_killed_writer_left_goes_on_with_what_is_i
         assert "logged" in {row.name for row in store.studies.list()}
 
 
+def test_an_old_file_in_wal_mode_is_read_in_a_folder_that_is_read_only(old: Path) -> None:
+    raw = sqlite3.connect(old)
+    raw.execute("PRAGMA journal_mode = WAL")
+    raw.close()
+    with read_only(old.parent), Store(old, create=False) as store:
+        assert best_of(store) == BEST
+
+
 def test_an_old_file_ends_with_the_schema_of_a_new_one(old: Path, blank: bytes) -> None:
     with pytest.warns(StoreWarning):
         written(old)
@@ -131,6 +140,9 @@ def test_an_old_file_that_breaks_a_rule_is_left_alone(old: Path) -> None:
     ):
         Store(old, create=False)
     assert old.read_bytes() == before
+    with pytest.raises(StoreError, match=re.escape(f"`sqlite3 {old} .recover`")):
+        Store(old)
+    assert [file.name for file in old.parent.iterdir()] == ["old.db"]
 
 
 def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
