@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,8 @@ from torch.nn import functional
 
 from autotune.autotune_runtime.torch_backend import LIBRARY, autotune
 from autotune.autotune_runtime.torch_convert import convert
-from tests.torch_networks import ALWAYS, Streaming, by_pytorch, difference, images, seeded
+from tests.host.host_driver import make_context_current
+from tests.torch_networks import ALWAYS, CPU, Streaming, by_pytorch, difference, images, seeded
 from tests.torch_residuals import normalising
 
 
@@ -54,6 +57,40 @@ class Resizable(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = functional.relu(self.conv(x))
         return self.last(functional.relu(self.block(y) + y))
+
+
+@torch.no_grad()
+def in_a_race(library: str) -> tuple[list[bool], list[str], float]:
+    """A layer meets images of another size, and the race of its kernel runs out of memory.
+
+    Returns whether another thread waited for the race, the operators of the next call, and the difference of outputs.
+    """
+    network, x = seeded(Resizable), images(4, size=8)
+    made, _ = convert(network, images(4), library=library, margin=ALWAYS)
+    layer = made.get_submodule("conv")
+    threads: list[Thread] = []
+    waits: list[bool] = []
+
+    def called() -> None:
+        make_context_current()
+        with torch.no_grad():
+            layer(x)
+
+    def raced(*_: object) -> float:
+        threads.append(Thread(target=called))
+        threads[-1].start()
+        threads[-1].join(0.3)
+        waits.append(threads[-1].is_alive())
+        raise torch.OutOfMemoryError
+
+    with patch.object(CPU, "time_ms", raced):
+        layer(x)
+    for thread in threads:
+        thread.join()
+    with torch.profiler.profile() as profile:
+        layer(x)
+    names = [event.name for event in profile.events() or ()]
+    return waits, names, difference(layer, lambda x: functional.relu(network.conv(x)), x)
 
 
 def compiled(network: nn.Module, library: str, **options: object) -> Callable[[Tensor], Tensor]:

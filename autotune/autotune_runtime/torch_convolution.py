@@ -94,7 +94,10 @@ def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
         y = convolved(x, w, bias, call.library.interface.name, arguments)
     y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
     y = y if mask is None else torch.where(mask > 0, y, 0)
-    return torch.empty_like(y, memory_format=call.memory_format(y.shape)).copy_(y)
+    memory_format = call.memory_format(y.shape)
+    if type(y) is Tensor and y.is_contiguous(memory_format=memory_format):
+        return y
+    return torch.empty_like(y, memory_format=memory_format).copy_(y)  # also without data, whose sizes may be symbols
 
 
 def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tensor | None, prologue: str) -> Tensor:

@@ -280,15 +280,15 @@ class Operator:
                 if which not in kept.passes and which not in kept.refused:
                     self._refuse_capture(runtime)
                     if self._has_kernel(launched, weights, call, problem):
-                        kept.passes[which] = self._pass(kept, call, problem, runtime, like, device)
-                        if not self._wins(key, launched, weights, call, runtime):
-                            del kept.passes[which]
+                        made = self._pass(kept, call, problem, runtime, like, device)
+                        if self._wins(made, kept, key, launched, weights, call, runtime):
+                            kept.passes[which] = made
                     if which not in kept.passes:
                         kept.refused.add(which)
             if which in kept.refused:
                 return self._by_pytorch(call, launched, weights)
-            made = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
-            return self._once(launched, weights, numbers, call, problem, runtime) if made is None else made
+            y = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
+            return self._once(launched, weights, numbers, call, problem, runtime) if y is None else y
 
     def _has_kernel(self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem) -> bool:
         """Whether the library has a kernel for a problem that the call's choice allows.
@@ -307,16 +307,40 @@ class Operator:
             warnings.warn(words, RuntimeWarning, stacklevel=2)
         return not why_not
 
-    def _wins(self, key: Hashable, launched: Tensors, weights: Tensors, call: Call, runtime: Runtime) -> bool:
-        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, or need not race."""
+    def _wins(
+        self,
+        made: _Pass,
+        kept: _Kept,
+        key: Hashable,
+        launched: Tensors,
+        weights: Tensors,
+        call: Call,
+        runtime: Runtime,
+    ) -> bool:
+        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, or need not race.
+
+        It does not win where there is no memory for both results.
+        """
         choice, device = call.choice, _device(launched)
         if choice is None or choice.margin is None or _is_raced(choice, launched):
             return True
-        contenders = partial(self._by_pytorch, call, launched, weights), partial(self._ran, key, launched, weights)
-        (expected, theirs_ms), (made, ours_ms) = ((run(), _time_ms(run, device, runtime)) for run in contenders)
-        expected, made = (cast("Tensor", each).float() for each in (expected, made))
-        agrees = (made - expected).abs().max() <= WRONG * expected.abs().max()
-        return bool(agrees) and theirs_ms > (1 + choice.margin) * ours_ms
+        racing = ("race", key)  # a key that calls of other threads do not have
+        which = _which(racing, launched)
+        kept.passes[which] = made
+        try:
+            by_pytorch = partial(self._by_pytorch, call, launched, weights)
+            by_kernel = partial(self._ran, racing, launched, weights)
+            theirs, theirs_ms = by_pytorch(), _time_ms(by_pytorch, device, runtime)
+            ours, ours_ms = by_kernel(), _time_ms(by_kernel, device, runtime)
+            if ours is None:  # another thread changed the weights
+                return False
+            expected, found = (cast("Tensor", each).float() for each in (theirs, ours))
+            agrees = (found - expected).abs().max() <= WRONG * expected.abs().max()
+            return bool(agrees) and theirs_ms > (1 + choice.margin) * ours_ms
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            del kept.passes[which]
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
         """Return the prepared kernels for the current values of the weights; drop kernels for earlier values."""

@@ -61,6 +61,14 @@ def test_one_network_serves_images_of_several_sizes(compiles: bool, on_cpu: OnHo
     assert graphs == int(compiles), "nothing is compiled again"
 
 
+def test_a_kernel_serves_nobody_before_it_has_won_its_race(on_cpu: OnHostDriver) -> None:
+    waits, names, difference = on_cpu(backends.in_a_race)
+    assert waits == [True], "another thread waits"
+    assert names.count("aten::convolution") == 1, "PyTorch computes a size whose race has no memory"
+    assert "aten::copy_" not in names
+    assert difference < CLOSE
+
+
 @pytest.mark.parametrize(
     ("how", "told"), [("statistics", 1), ("loaded", 1), ("assigned", 1), ("linear alone", 0), ("nothing", 0)]
 )
