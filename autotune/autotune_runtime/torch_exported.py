@@ -85,12 +85,10 @@ class Sizes:
         self._known: set[tuple[tuple[int, ...], ...]] = set()
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
-        """Raise ValueError for sizes that the graph does not support."""
-        if torch.compiler.is_compiling():
-            return
-        tensors = tensors_of(inputs)
-        sizes = tuple(tuple(each.shape) for each in tensors)
-        if sizes in self._known:
+        """Raise ValueError for sizes that the graph does not support; in a compiled network, only if out of range."""
+        compiles = torch.compiler.is_compiling()
+        sizes = tuple(tuple(each.shape) for each in tensors_of(inputs))
+        if not compiles and sizes in self._known:
             return
         wrong = [
             f"axis {axis} of argument {at} is {size}, not {_in_words(least, most)}"
@@ -98,16 +96,18 @@ class Sizes:
             for axis, (size, (least, most)) in enumerate(zip(shape, ranges, strict=True))
             if size < least or (most is not None and size > most)
         ]
-        try:
-            self._asked(*tree_leaves(inputs))
-        except RuntimeError as error:
-            wrong.append(str(error).partition(" on node")[0])
+        if not compiles:
+            try:
+                self._asked(*tree_leaves(inputs))
+            except RuntimeError as error:
+                wrong.append(str(error).partition(" on node")[0])
         if wrong:
             raise ValueError(
                 f"autotune_runtime: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
                 "example of these sizes"
             )
-        self._known.add(sizes)
+        if not compiles:
+            self._known.add(sizes)
 
 
 def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -160,9 +160,6 @@ def _asked(graph: fx.Graph) -> fx.GraphModule:
         if node in questions or not node.users:
             graph.erase_node(node)
     return fx.GraphModule(nn.Module(), apart)
-
-
-SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
 
 
 @contextlib.contextmanager

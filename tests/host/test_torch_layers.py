@@ -120,6 +120,10 @@ def test_sizes_that_a_network_asks_for_are_refused_not_computed_wrongly() -> Non
             copy(torch.ones(1, 3, 13, 13))
         with pytest.raises(ValueError, match="captured for other sizes: axis 3 of argument 0 is 8, not at least 11; "):
             copy(torch.ones(1, 3, 12, 8))
+        compiled = torch.compile(copy, backend="eager")
+        torch.testing.assert_close(compiled(x), network(x))
+        with pytest.raises(ValueError, match="captured for other sizes: axis 3 of argument 0 is 8, not at least 11; "):
+            compiled(torch.ones(1, 3, 12, 8))
 
 
 class PaddingToFours(Padding):
