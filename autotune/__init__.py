@@ -66,7 +66,13 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and would accept 
     def __getattr__(name: str) -> object:
         for home, names in _HOMES.items():
             if name in names:
-                globals()[name] = found = getattr(importlib.import_module(home), name)
+                try:
+                    module = importlib.import_module(home)
+                except ModuleNotFoundError as error:
+                    if error.name != "torch":
+                        raise
+                    raise ImportError(f"autotune.{name} needs PyTorch: pip install 'torch>=2.9'") from None
+                globals()[name] = found = getattr(module, name)
                 importlib.import_module("autotune.field_docs").document_fields(found)
                 return found
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")

@@ -57,6 +57,14 @@ def test_every_name_is_there_and_no_other() -> None:
     assert (Path(autotune.__file__).parent / "py.typed").is_file()
 
 
+def test_convert_without_pytorch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "autotune.autotune_runtime.torch_convert", raising=False)
+    monkeypatch.delitem(vars(autotune), "convert", raising=False)
+    with pytest.raises(ImportError, match=r"^autotune\.convert needs PyTorch: pip install 'torch>=2\.9'$"):
+        from autotune import convert  # noqa: F401
+
+
 @pytest.mark.cxx
 def test_a_script_without_a_guard_tunes_and_exports(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, SCRIPT, "host"], capture_output=True, text=True, cwd=tmp_path, check=False)
