@@ -79,14 +79,17 @@ _OLD_NAMES = {
 }
 """Commands of earlier versions, each with the words that run instead until the next version, or with advice."""
 _OLD_OPTIONS = {
+    "--by": "diff takes NAME@GENERATION for a study, and more of a device's name",
     "--gpu": "--device",
     "--prior": "--warm-start",
     "--stop-below": "--min-gain",
     "--template": "--family",
     "--templates": "--family-dir",
     "--unserved": "--only-unsupported",
+    "--verbose": "--db says which database is used",
+    "-v": "--db says which database is used",
 }
-"""Options of earlier versions, each with the option that replaces it until the next version."""
+"""Options of earlier versions, each with the option that replaces it until the next version, or with advice."""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

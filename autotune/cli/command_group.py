@@ -57,12 +57,17 @@ class GroupedCommands(click.Group):
         if command is None or ctx.resilient_parsing:
             return name, command, rest
         known = {word for param in command.params for word in param.opts}
-        return name, command, [self._current_option(word, known) for word in rest]
+        return name, command, [self._current_option(ctx, word, known) for word in rest]
 
-    def _current_option(self, word: str, known: Collection[str]) -> str:
-        """Return the word, or the option that replaces it, and print a note about the replacement."""
+    def _current_option(self, ctx: click.Context, word: str, known: Collection[str]) -> str:
+        """Return the word, or the option that replaces it, and print a note about the replacement.
+
+        Raises click.UsageError for an option that no option replaces.
+        """
         old, equals, value = word.partition("=")
         new = self._old_options.get(old)
+        if new is not None and " " in new:
+            ctx.fail(f"There is no `{old}` any more: {new}.")
         if new is None or new not in known:
             return word
         note(f"note: `{old}` is now `{new}`; the old name will go")

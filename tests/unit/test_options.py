@@ -205,6 +205,20 @@ def test_an_old_name_of_an_option_works_and_names_the_new_one(filled: Path, auto
         assert renamed.err == f"note: {words}; the old name will go\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("diff", "small", "small", "--by", "study"), "`--by` any more: diff takes NAME@GENERATION for a study, "),
+        (("best", "-v"), "`-v` any more: --db says which database is used."),
+    ],
+)
+def test_an_option_that_is_gone_says_what_to_do(
+    words: tuple[str, ...], advice: str, filled: Path, autotune: Command
+) -> None:
+    gone = autotune(*words)
+    assert (gone.code, gone.out, f"There is no {advice}" in gone.err) == (2, "", True), gone.err
+
+
 def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Command) -> None:
     renamed = autotune("quarantine")
     assert (renamed.code, renamed.out) == (0, autotune("clean").out)
