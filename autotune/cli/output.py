@@ -65,7 +65,7 @@ class _Notices(Shown):
 
     def _with_database(self, hint: re.Match[str]) -> str:
         command, rest = hint.groups()
-        if command in WITHOUT_DATABASE or "--db" in rest:
+        if command in _OF_THE_MACHINE or "--db" in rest:
             return hint[0]
         return f"`autotune {command}{rest} --db {shlex.quote(self.database)}`"
 
@@ -73,6 +73,8 @@ class _Notices(Shown):
 _HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
 WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check", "fit-model"})
 """Commands that do not have the option `--db`."""
+_OF_THE_MACHINE = WITHOUT_DATABASE | {"doctor"}
+"""Commands that a message names without a database, because the database does not change their answer there."""
 
 
 def note(text: str) -> None:

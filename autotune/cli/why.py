@@ -140,8 +140,13 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
     """Return the kernel that `source` prints for each layer, device and measurement mode: the fastest admitted one."""
     first: dict[tuple[object, ...], BestRow] = {}
     for row in best:
-        first.setdefault((row.layer.problem, row.row.device.identity, row.row.measurement_mode), row)
+        first.setdefault(_place(row), row)
     return list(first.values())
+
+
+def _place(row: BestRow) -> tuple[object, ...]:
+    """Layer, device and measurement mode, whose kernels differ in their accuracy class and determinism."""
+    return row.layer.problem, row.row.device.identity, row.row.measurement_mode
 
 
 def _columns(*keys: str) -> list[Column[WhyRow]]:
@@ -213,10 +218,12 @@ def _sentences(
     if default_ratio is not None and default_ratio != 1:
         yield f"The family's default takes {default_ratio:.4g} times as long."
     yield f"Config: {_short(best.row)}."
-    here = (best.layer.problem, best.row.device.identity)
-    others = [row for row in classes if row is not best and (row.layer.problem, row.row.device.identity) == here]
+    others: dict[str, BestRow] = {}
+    for row in classes:
+        if _place(row) == _place(best) and row.row.trial.accuracy != trial.accuracy:
+            others.setdefault(row.row.trial.accuracy, row)
     if others:
-        times = ", ".join(f"{row.row.trial.accuracy} ({human(row.median_us, 4)} us)" for row in others)
+        times = ", ".join(f"{accuracy} ({human(row.median_us, 4)} us)" for accuracy, row in others.items())
         yield f"Other accuracy classes, explained with --accuracy: {times}."
 
 

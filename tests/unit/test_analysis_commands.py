@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.output import for_people, name_database, note
 from autotune.store import Store
 from autotune.trial import KernelProfile
 
@@ -69,6 +70,21 @@ def test_answers_are_the_same_as_csv_and_change_nothing(
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
+def test_why_names_as_other_classes_only_others(folder: Path, autotune: Command) -> None:
+    with Store("autotune.db") as store:
+        scope = open_scope(store)
+        for number, (us, accuracy, deterministic) in enumerate(
+            [(10.0, "fp32", True), (8.0, "fp32", False), (7.0, "tf32", True), (6.0, "tf32", False)]
+        ):
+            trial = correct(number, us, accuracy=accuracy, deterministic=deterministic)
+            run_trial(store, scope, trial)
+    answer = autotune("why", "lenet", "--accuracy", "fp32")
+    assert (answer.code, "Other accuracy classes" in answer.out) == (0, False), answer
+    others = [line for line in autotune("why", "lenet").out.splitlines() if line.startswith("Other accuracy classes")]
+    assert len(others) <= 1
+    assert all(line.count("(") == 1 for line in others), others
+
+
 def test_why_needs_no_installed_family(filled: Path, autotune: Command) -> None:
     text = autotune("why", "small.one", "--all").out
     assert "rules: the family tiny is not installed" in text
@@ -110,6 +126,14 @@ def test_a_hint_keeps_the_database_that_was_typed(filled: Path, autotune: Comman
         "my results.db: no dispatcher was made of all layers of a study; "
         "run `autotune dispatch STUDY --db 'my results.db'` first"
     )
+
+
+def test_a_hint_about_the_machine_names_no_database(capsys: pytest.CaptureFixture[str]) -> None:
+    with for_people():
+        name_database("recorded")
+        note("`autotune doctor` says how to install it; `autotune trials one` lists them")
+    said = "`autotune doctor` says how to install it; `autotune trials one --db recorded` lists them\n"
+    assert capsys.readouterr().err == said
 
 
 def test_best_says_how_well_it_fits(folder: Path, filled: Path, autotune: Command) -> None:
