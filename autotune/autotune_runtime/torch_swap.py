@@ -1,4 +1,4 @@
-"""Decide for each layer of a captured network whether a library's kernel takes its place, and report it."""
+"""Decide for each layer of a captured network whether a library's kernel replaces it, and report the decisions."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ NOT_CAPTURED = (
     "is in no part of the network that torch.export captures and that ran once; "
     "torch.compile(network, backend='autotune') may reach it"
 )
-MARGIN = 0.02  # fraction by which a kernel must be faster; otherwise PyTorch's operator stays
+MARGIN = 0.02  # fraction by which a kernel must be faster to replace PyTorch's operator
 
 Tuned: TypeAlias = TunedConvolution | Plain
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result for a layer."""
+    """The decision about one layer: a row of the report."""
 
     layer: str
-    """its path in the network"""
+    """path of the layer in the network"""
     problem: LayerProblem | FilterGradient | None
     """the problem that was looked up in the library, including the fused operators after the layer"""
     kernel: str
-    """study.layer; empty if there is none"""
+    """name of the kernel, in the form study.layer; empty if there is none"""
     tuned_us: float | None
-    """time of a pass of the kernel; None if it was not timed"""
+    """time of a pass with the kernel; None if the kernel was not timed"""
     torch_us: float | None
-    """time of a pass of PyTorch's fastest way to do the same work, interleaved with the kernel's"""
+    """time of a pass of PyTorch's fastest alternative for the same work, measured interleaved with the kernel"""
     swapped: bool
     why: str
     origin: str = ""
     """where the kernel of an untuned network comes from: recorded results or the cost model"""
     kind: str = "convolution"
-    """such as convolution"""
+    """kind of the layer, such as convolution"""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its line of the table."""
+        """The cells of the row in the printed table."""
         work = ("", "", "")
         if self.problem is not None:
             work = (*self.problem.shapes, self.problem.epilogue)
@@ -78,7 +78,7 @@ class Report:
 
     rows: tuple[Row, ...]
     folded: int = 0
-    """number of batch norms that were folded into the convolutions before them"""
+    """number of batch norms that were folded into convolutions"""
 
     def __str__(self) -> str:
         head = ("layer", "x", "filters", "epilogue", "kernel", "tuned us", "PyTorch us", "", "why")
@@ -109,7 +109,7 @@ class Report:
 
 
 def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
-    """The libraries at these paths, by operation, as `convert` takes them.
+    """Load the libraries at the paths that `convert` accepts; return them by operation.
 
     Raises FileNotFoundError if a path or, without paths, every library is missing.
     """
@@ -130,7 +130,7 @@ class Swapped:
     network: nn.Module
     report: Report
     tuned: Mapping[int, Tuned]
-    """by rows of the report: the modules that run their kernels"""
+    """index of a row in the report -> the module that runs the row's kernel"""
 
 
 def swap(
@@ -142,10 +142,11 @@ def swap(
     *,
     compiled: bool = False,
 ) -> Swapped:
-    """Convert a network that was read, by libraries by operation.
+    """Convert a captured network with libraries, given by operation.
 
-    `effort` of a race; `times` are the results of races that need not be run again, by `repr` of their Work, to which
-    those of this conversion are added. `compiled`: Inductor compiles the converted network.
+    `effort` is the length of a race. `times` contains the results of earlier races, which are not run again, by the
+    `repr` of their Work; results of this conversion are added to it. `compiled`: Inductor compiles the converted
+    network.
     """
     whole = any(not each.part.path for each in network.parts)
     left = [
@@ -179,13 +180,13 @@ def swap(
 
 
 def _inside(row: Row, by: Row | None) -> Row:
-    """The row of a layer, which the kernel of a later one may also compute."""
+    """Return the row of a layer; `by` is the row of a later layer whose kernel computes this layer, too, if any."""
     return row if by is None else replace(row, kernel=by.kernel, swapped=True, why=f"in the kernel of {by.layer}")
 
 
 @contextmanager
 def cudnn_benchmark() -> Iterator[None]:
-    """Let cuDNN choose its algorithms by timing them."""
+    """Make cuDNN choose algorithms by timing them inside the block."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -210,7 +211,10 @@ class _Judge:
         self._compiled = compiled
 
     def way(self, layer: Layer) -> tuple[Layer, Row]:
-        """The first way to compute a layer by a kernel that wins, else the plainest, and its row."""
+        """Return the first way to compute a layer for which a kernel wins, and the row of that way.
+
+        If no kernel wins, return the last way, which has no operators in front of the layer.
+        """
         for way in layer.ways:
             row = self.row(way)
             if row.swapped and self._pays(way, row):
@@ -218,7 +222,10 @@ class _Judge:
         return way, row
 
     def _pays(self, way: Layer, row: Row) -> bool:
-        """Whether a kernel that also computes a gate in front is faster than kernels for each, if there are such."""
+        """Whether a kernel that also computes a gate is faster than separate kernels for the gate and the convolution.
+
+        True if there are no separate kernels.
+        """
         if way.otherwise is None or not way.inner:
             return True
         module, gate, alone = way.module, self._tuned(way.inner[0]), self._tuned(way.otherwise)
@@ -234,14 +241,14 @@ class _Judge:
         return times is not None and times.tuned_us < times.rivals[0][1]
 
     def _tuned(self, layer: Layer) -> Tuned | None:
-        """The module that runs a layer's kernel; None if PyTorch computes it."""
+        """Return the module that runs a layer's kernel; None if PyTorch computes the layer."""
         row = self.row(layer)
         if not row.swapped or layer.module is None or not isinstance(row.problem, LayerProblem):
             return None
         return layer.module.tuned(row.problem.epilogue, self._libraries[row.problem.operation].path)
 
     def row(self, layer: Layer, problems: Sequence[LayerProblem] = ()) -> Row:
-        """Decide about a layer, given the problems that a kernel may compute, if not those of the first example."""
+        """Decide about a layer; `problems` are the problems that a kernel may compute, by default `layer.problems`."""
         if layer.problem is None or layer.module is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.module.device
@@ -265,7 +272,7 @@ class _Judge:
     def _raced(
         self, layer: Layer, module: Convolution | Plain, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
-        """Decide about a layer, given the problem that the kernel would compute."""
+        """Decide about a layer by racing the kernel for one problem against PyTorch."""
         work = Work(problem, layer.residual, layer.activation, self._compiled, layer.is_linear)
         if (key := repr(work)) not in self._times:
             self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._effort)
@@ -274,7 +281,7 @@ class _Judge:
 
 
 def with_times(row: Row, times: Times | None, margin: float) -> Row:
-    """The row of a kernel with the result of its race."""
+    """Return the row of a kernel, completed with the result of the race; the kernel must win by `margin`."""
     if times is None:
         return replace(row, why="computes something different from PyTorch")
     rival, rival_us = times.rivals[0]
@@ -286,7 +293,10 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 def serves(
     libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
-    """As `usable_kernel`, in the library of the problem's operation."""
+    """Call `usable_kernel` for a problem with the library of the problem's operation.
+
+    Without such a library, the name is empty and the reason says so.
+    """
     library = libraries.get(problem.operation)
     if library is None:
         return "", f"there is no library of {problem.operation}"
@@ -295,9 +305,9 @@ def serves(
 
 
 def tf32_is_allowed(*, linear: bool = False) -> bool:
-    """Whether PyTorch may use TF32 for convolutions, or for linear layers.
+    """Whether PyTorch may use TF32 for convolutions or, if `linear`, for linear layers.
 
-    After its newer switches were used, the older ones cannot be read.
+    PyTorch's older switches cannot be read once the newer ones have been set, so the newer ones are read if they exist.
     """
     older, newer = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
     if linear:

@@ -1,4 +1,4 @@
-"""Networks in training: kernels compute outputs and gradients of convolutions if they are faster than PyTorch."""
+"""Convert networks in training: kernels compute outputs and gradients of convolutions where they beat PyTorch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
 PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradient"}
-"""The parts of a convolution in training, by the names of the calls in Parts."""
+"""The parts of a convolution in training: names of the fields of `Parts` -> names in reports."""
 MASKED = "add_masked"
 """The epilogue of a masked data gradient."""
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
@@ -43,22 +43,23 @@ _ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A convolution of a network that was run once."""
+    """A convolution in a network that was run once."""
 
     name: str
     problem: Problem
-    """without a bias"""
+    """problem of the convolution without a bias"""
     has_bias: bool
     wants: tuple[str, ...]
-    """the parts that the network computes"""
+    """the gradients that the network needs: data, filters"""
     weight_dtype: torch.dtype
     device: torch.device
     masked: bool = False
-    """a kernel may add its data gradient to that of other readers of its input, the output of a ReLU, and mask it"""
+    """whether the kernel of the data gradient may add the gradient of other readers of the input and mask the sum; the
+    input is then the output of a ReLU"""
 
     @property
     def problems(self) -> dict[str, tuple[Problem | FilterGradient, ...]]:
-        """The problems that may compute each part, the best first."""
+        """The problems that may compute each part, in order of preference."""
         of = self.problem.geometry
         with_bias = (replace(self.problem, epilogue="bias"),) * self.has_bias
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
@@ -70,7 +71,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport(Report):
-    """A row for each part of each convolution."""
+    """A report with a row for each part of each convolution."""
 
     @property
     def summary(self) -> str:
@@ -83,14 +84,14 @@ class TrainingReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A copy of a network, and its convolutions by their modules."""
+    """A copy of a network, and the convolutions of the copy by their modules."""
 
     network: nn.Module
     sites: Mapping[nn.Module, Site]
 
 
 def read_training(module: nn.Module, example: object) -> Training:
-    """Copy a network, run it on an example in its own mode, and find its convolutions.
+    """Copy a network, run the copy on an example without changing its mode, and find its convolutions.
 
     `example_arguments` describes valid examples.
     """
@@ -119,9 +120,9 @@ def read_training(module: nn.Module, example: object) -> Training:
 def train(
     training: Training, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> tuple[nn.Module, TrainingReport]:
-    """Let kernels compute the convolutions of a network, which is changed; return it with a report.
+    """Make kernels compute the convolutions of a network; return the changed network and a report.
 
-    Without libraries it runs the libraries of the build, for which this function waits.
+    Without libraries, the network runs the libraries of the build, and this function waits for the build.
     """
     layers, report = _judged([*training.sites.values()], libraries, started, margin)
     for conv, layer in zip(training.sites, layers, strict=True):
@@ -132,7 +133,7 @@ def train(
 
 
 class _Trained(nn.Module):
-    """The module that replaces a convolution's module."""
+    """Base of the modules that replace convolutions' modules."""
 
     layer: TrainedLayer
 
@@ -160,21 +161,21 @@ TRAINED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 class _TrainedCall(nn.Module):
-    """A convolution of a graph, whose filters are arguments."""
+    """A convolution of a graph, which takes the filters as an argument."""
 
     def __init__(self, layer: TrainedLayer) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The output; of a masked layer also x, for its other readers."""
+        """Compute the output; for a masked layer also return x, for the other readers of x."""
         return trained_convolution(x, weight, bias, self.layer, forked if self.layer.masked else OPERATOR)
 
 
 def train_graph(
     graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> TrainingReport:
-    """Let kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
+    """Make kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
     rewrite_norms(graph)
     rewrite_pools(graph)
     found: list[tuple[fx.Node, Site]] = []
@@ -204,7 +205,7 @@ def train_graph(
 
 
 def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
-    """The output of a fork that replaces a convolution; other readers of its input read that from the fork."""
+    """Return the output of a fork that replaces a convolution; other readers of its input now read the fork's copy."""
     x = _given(node)["input"]
     assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
     made, others = (node.graph.call_function(operator.getitem, (fork, at)) for at in (0, 1))
@@ -220,12 +221,15 @@ def _may_mask(site: Site, node: fx.Node, x: Tensor) -> bool:
 
 
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
-    """The arguments of a convolution of a graph, by their names."""
+    """Return the arguments of a convolution in a graph by name."""
     return {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
 
 
 def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object]) -> Site | None:
-    """A convolution of x, weight, bias and y; None if no kernel can compute it."""
+    """Describe the convolution that computes y from x, weight and bias; None if no kernel can compute it.
+
+    `tensors` contains x, weight, bias and y in this order.
+    """
     x, weight, bias, y = tensors
     assert x is not None and weight is not None and y is not None  # noqa: PT018, S101 - as PyTorch declares
     axes = weight.dim() - 2
@@ -234,7 +238,7 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
     padding = arguments["padding"]
     if isinstance(padding, str):
         ends = [step * (size - 1) if padding == "same" else 0 for step, size in zip(dilation, taps, strict=True)]
-        if any(end % 2 for end in ends):  # more on one side than on the other
+        if any(end % 2 for end in ends):  # padding that differs between the two ends of an axis
             return None
         padding = [end // 2 for end in ends]
     before = _of_axes(padding, axes)
@@ -242,7 +246,7 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
     of_x, of_w, of_y = (tuple(map(_number, each.shape)) for each in (x, weight, y))
     groups = arguments["groups"]
     assert isinstance(groups, int)  # noqa: S101 - as PyTorch declares
-    dtype = DTYPES.get(y.dtype, str(y.dtype))  # autocast's, if it is enabled
+    dtype = DTYPES.get(y.dtype, str(y.dtype))  # autocast's dtype if autocast is enabled
     geometry = Geometry(of_x, of_w, of_y, stride, before, before, dilation, groups, dtype=dtype, layout=layout)
     if geometry.why_not or weight.is_inference():
         return None
@@ -252,20 +256,20 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
 
 
 def _of_axes(given: object, axes: int) -> tuple[int, ...]:
-    """An argument of a convolution: a number for each axis."""
+    """Expand an argument of a convolution to a number for each axis."""
     numbers = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     return numbers if len(numbers) == axes else numbers * axes
 
 
 def _number(size: int | torch.SymInt) -> int:
-    """A size; a symbol of Dynamo becomes the number that it stands for now."""
+    """Return a size as a number; a symbolic size is replaced by its current value."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
 
 
 def _judged(
     sites: Sequence[Site], libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> tuple[list[TrainedLayer | None], TrainingReport]:
-    """The layer of each site, None if PyTorch computes all of its parts, and a report."""
+    """Decide about all sites; return a layer for each site, or None if PyTorch computes all its parts, and a report."""
     built: Mapping[str, BuiltKernel] = {}
     races = None
     if libraries is None and (build := begin(started, _problems(sites))) is not None:
@@ -291,7 +295,7 @@ def _judged(
 
 
 def _problems(sites: Iterable[Site]) -> dict[LayerProblem | FilterGradient, str]:
-    """The problems to build kernels for, and their names."""
+    """Return the problems to build kernels for, with names."""
     found: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     for site in sites:
@@ -311,7 +315,7 @@ class _Tensors:
     bias: Tensor | None
     dy: Tensor
     masked: tuple[Tensor, ...]
-    """the gradient of other readers of x, already masked, and the mask, if the data gradient is masked"""
+    """if the data gradient is masked: the masked gradient of the other readers of x, and the mask; otherwise empty"""
 
 
 class _Judge:
@@ -323,7 +327,7 @@ class _Judge:
         self._libraries, self._margin, self._effort, self._times = libraries, margin, effort, times
 
     def row(self, site: Site, part: str, problems: Sequence[Problem | FilterGradient]) -> tuple[Row, str]:
-        """Decide about a part; the call of its kernel, which is empty if PyTorch computes it."""
+        """Decide about a part; return a row, and the kernel's call, which is empty if PyTorch computes the part."""
         name, runtime = f"{site.name}, {PARTS[part]}", CHANGING.runtime_of(site.device)
         if runtime is None:
             why = f"is on {site.device}, not on a GPU"
@@ -362,7 +366,7 @@ def _race(
         if not tensors.masked or parts.data:
             return made
         z, mask = tensors.masked
-        return torch.addcmul(z, made, mask)  # with the reads and writes of the kernel that Inductor would write
+        return torch.addcmul(z, made, mask)  # has the reads and writes of the kernel that Inductor would generate
 
     tuned: Callable[[_Tensors], Tensor] = partial(run, parts=plain.with_call(part, call))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)

@@ -1,8 +1,8 @@
-"""Batch norms of a graph in training, as formulas for which Inductor generates kernels that read less.
+"""Rewrite batch norms in training as formulas for which Inductor generates kernels that read less memory.
 
-For PyTorch's batch norm, ReLU and addition, each pass of Inductor's backward reads the ReLU's output for its mask, and
-all gradients that are added before it. Here the mask comes from the norm's input, which is read anyway. If there is a
-residual, the masked sum of the gradients is stored once.
+For PyTorch's batch norm, addition and ReLU, each backward kernel of Inductor reads the ReLU's output to compute the
+mask, and all gradients that are summed. Without a residual, the rewritten backward pass computes the mask from the
+norm's input, which it reads anyway. With a residual, it stores the masked sum of the gradients once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARGUMENTS = (*_TENSORS, "training", "momentum", "eps")
 
 
 def rewrite_norms(graph: fx.GraphModule) -> None:
-    """Replace batch norms in training of a graph that Dynamo captured; the graph is changed."""
+    """Replace the batch norms in training mode in a graph that Dynamo captured; the graph is changed."""
     for node in graph.graph.find_nodes(op="call_function", target=functional.batch_norm):
         given = {"momentum": 0.1, "eps": 1e-5, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
         tensors = tuple(given.get(name) for name in _TENSORS)
@@ -50,7 +50,7 @@ def rewrite_norms(graph: fx.GraphModule) -> None:
 
 
 def _count_together(graph: fx.Graph) -> None:
-    """Let one kernel add to the counters of all batch norms."""
+    """Make one kernel increment the counters of all batch norms."""
     counts = [node for node in graph.find_nodes(op="call_method", target="add_") if _counts(node)]
     if counts:
         with graph.inserting_before(counts[0]):
@@ -70,7 +70,7 @@ def _counts(node: fx.Node) -> bool:
 
 
 def masks_others(x: fx.Node, node: fx.Node) -> bool:
-    """Whether x is a batch norm with a ReLU, and `node` the first of several nodes that read it."""
+    """Whether x is a batch norm with a ReLU and several readers, and `node` is the first reader."""
     return x.target is normalized and x.args[-1] is True and len(x.users) > 1 and node is next(iter(x.users))
 
 
@@ -80,12 +80,15 @@ def mask_gradient(x: fx.Node) -> None:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """The node that reads the output of another one, if no other does."""
+    """Return the only reader of a node; None if the node has several readers or none."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def _residual(addition: fx.Node, node: fx.Node) -> fx.Node | None:
-    """What a node adds to the output of a batch norm: a tensor of its shape and dtype."""
+    """Return the tensor that `addition` adds to the output `node` of a batch norm.
+
+    None if `addition` is another operator, or if the tensor's shape or dtype differs from the output's.
+    """
     if addition.target not in (*_ADDITIONS, *_ADDITIONS_IN_PLACE) or len(addition.args) != 2 or addition.kwargs:
         return None
     first, second = addition.args
@@ -113,9 +116,9 @@ def normalized(
     relu: bool,  # noqa: FBT001 - an argument of a graph's node
     masked: bool = False,  # noqa: FBT001, FBT002 - the same
 ) -> Tensor:
-    """A batch norm in training; with a residual, which is added to it, and a ReLU, if they are given.
+    """Compute a batch norm in training mode, add the residual if there is one, and apply a ReLU if `relu` is set.
 
-    Its gradient is `masked` if it is 0 where the ReLU's output is.
+    `masked`: the incoming gradient is already 0 where the ReLU's output is 0.
     """
     count = x.numel() // x.shape[1]
     with torch.no_grad():
@@ -138,7 +141,7 @@ class _Context(Protocol):
 
 
 class _Normalized(torch.autograd.Function):
-    """`normalized` with given statistics; the gradient treats them as the statistics of x."""
+    """`normalized` with given statistics; the gradient treats these as the statistics of x."""
 
     @staticmethod
     def forward(
@@ -187,17 +190,17 @@ class _Normalized(torch.autograd.Function):
 
 
 def _exact(x: Tensor) -> Tensor:
-    """In float32; float64 stays."""
+    """Convert a tensor to float32; float64 tensors are returned unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _but_channels(x: Tensor) -> Sequence[int]:
-    """The axes over which a batch norm sums."""
+    """Return the axes over which a batch norm sums."""
     return [0, *range(2, x.dim())]
 
 
 def _of_channels(each: Tensor, x: Tensor) -> Tensor:
-    """A number for each channel of x [N, C, ...]."""
+    """View a tensor [C] so that it broadcasts over x [N, C, ...]."""
     return each.view(-1, *(1,) * (x.dim() - 2))
 
 
@@ -206,5 +209,5 @@ def _scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def stored(each: Tensor) -> Tensor:
-    """The same tensor, which Inductor stores, as `as_strided` reads memory, and does not compute in each kernel."""
+    """Return the tensor as an `as_strided` view, which makes Inductor store it and not recompute it in each kernel."""
     return each if 0 in each.stride() else each.as_strided(each.shape, each.stride())

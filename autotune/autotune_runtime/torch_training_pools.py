@@ -1,7 +1,7 @@
-"""Max pools of a graph in training, whose gradient Inductor computes with a fraction of the instructions.
+"""Rewrite max pools in training, so that Inductor computes their gradients with a fraction of the instructions.
 
-Inductor searches up to four windows for each input. Here the inputs of even and odd rows and columns are four tensors:
-one kernel compares the indices of nine windows for four inputs.
+Inductor searches up to four windows for each input. The rewritten gradient treats the inputs in even and odd rows and
+columns as four tensors, so one kernel compares the indices of nine windows for four inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZES = {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1}
 
 
 def rewrite_pools(graph: fx.GraphModule) -> None:
-    """Replace the max pools of 3 x 3 inputs with stride 2 of a graph that Dynamo captured; the graph is changed."""
+    """Replace the 3 x 3 max pools with stride 2 and padding 1 in a graph that Dynamo captured; the graph is changed."""
     for node in graph.graph.find_nodes(op="call_function", target=functional.max_pool2d):
         given = {"padding": 0, "dilation": 1, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
         x = given["input"]
@@ -35,7 +35,7 @@ def rewrite_pools(graph: fx.GraphModule) -> None:
 
 
 def pooled(x: Tensor) -> Tensor:
-    """The maxima of 3 x 3 inputs of x [N, C, H, W], with stride 2 and padding 1; H and W are even."""
+    """Compute the maxima of 3 x 3 windows of x [N, C, H, W], with stride 2 and padding 1; H and W must be even."""
     y: Tensor = _Pooled.apply(x)
     return y
 
@@ -63,7 +63,10 @@ class _Pooled(torch.autograd.Function):
         first = rows.unsqueeze(2) * ctx.width + columns
 
         def gradient(row: int, column: int) -> Tensor:
-            """That of inputs [2 * P + row, 2 * Q + column], as [N, P, Q, C]: odd ones are in two windows of an axis."""
+            """Compute the gradient [N, P, Q, C] of the inputs in rows 2 * p + row and columns 2 * q + column.
+
+            An odd row or column is in two windows of its axis.
+            """
             found = torch.zeros_like(dy)
             for down in range(row + 1):
                 for right in range(column + 1):
@@ -76,5 +79,5 @@ class _Pooled(torch.autograd.Function):
 
 
 def _from(each: Tensor, down: int, right: int, fill: int) -> Tensor:
-    """[N, P, Q, C] from a row and a column on, with a row and a column of `fill` behind it instead."""
+    """Shift a tensor [N, P, Q, C] up by `down` rows and left by `right` columns; fill the end with `fill`."""
     return functional.pad(each[:, down:, right:], (0, 0, 0, right, 0, down), value=fill)

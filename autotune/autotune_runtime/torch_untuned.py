@@ -1,4 +1,4 @@
-"""Networks without a library: kernels are chosen without tuning, and verified on the network's tensors."""
+"""Convert networks without a library: choose kernels without tuning, and verify them on the network's tensors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ from .torch_swap import Report, Row, Tuned, cudnn_benchmark, libraries_of, swap,
 from .untuned_build import BuildFailed, UntunedBuild, can_build
 
 DB = "autotune.db"
-"""The results database of a user, in the current folder, unless another is named."""
+"""Default path of the user's results database, in the current folder."""
 RACES = "races.json"
-"""The file of a build's folder with the times of its kernels and of PyTorch's alternatives."""
+"""The file in a build's folder that contains the times of the kernels and of PyTorch's alternatives."""
 
 
 def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library] | None:
-    """`libraries_of`, or None if no path is given, none is in this package's folder, and autotune can build some."""
+    """Call `libraries_of`; return None if autotune must build libraries.
+
+    That is the case if no path is given, the folder of this package contains no library, and autotune is installed.
+    Otherwise raises FileNotFoundError if a library is missing.
+    """
     try:
         return libraries_of(given)
     except FileNotFoundError:
@@ -43,7 +47,10 @@ def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[st
 
 
 def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
-    """A build for the device of a network's tensors, with a user's database; None if no kernel can run there."""
+    """Start a build for the device of a network's tensors; None if kernels support none of the devices.
+
+    `db` is the path of the user's results database.
+    """
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         if (runtime := CONVOLUTION.runtime_of(device)) is not None:
             return UntunedBuild(runtime.name(device), runtime.model(device), db)
@@ -51,7 +58,7 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
-    """Begin to build libraries for a network; None if none of its layers can run a kernel."""
+    """Begin to build libraries for a network; return None if there is no build or no layer can run a kernel."""
     return begin(build, _problems(network))
 
 
@@ -64,7 +71,7 @@ def expect(build: UntunedBuild, sketch: Inference) -> None:
 def _problems(network: Inference) -> Mapping[LayerProblem | FilterGradient, str]:
     problems: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
-    only_convolutions = tf32_is_allowed() and not tf32_is_allowed(linear=True)  # may compute in TF32
+    only_convolutions = tf32_is_allowed() and not tf32_is_allowed(linear=True)  # TF32 only for convolutions
     for layer in (each for first in network.layers for each in first.ways):
         if layer.module is None or not layer.problems:
             continue
@@ -77,7 +84,7 @@ def _problems(network: Inference) -> Mapping[LayerProblem | FilterGradient, str]
 
 
 def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGradient, str]) -> UntunedBuild | None:
-    """Begin to build libraries for problems, which have names; None if there are none."""
+    """Begin to build libraries for problems, given with names; cancel the build and return None if there are none."""
     if build is None or not problems:
         if build is not None:
             build.cancel()
@@ -87,7 +94,7 @@ def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGra
 
 
 def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
-    """The accuracy of a study of problems; None: that of their types."""
+    """Return the accuracy for a study of these problems; None: the default accuracy of the problems' dtypes."""
     if all(problem.dtype == "f32" for problem in problems):
         return "tf32" if tf32_is_allowed() else "fp32-class"
     return None
@@ -96,9 +103,10 @@ def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
 def swap_untuned(
     network: Inference, build: UntunedBuild | None, margin: float, *, compiled: bool = False
 ) -> tuple[nn.Module, Report]:
-    """Convert a network with kernels that may not be ready yet; print which kernels compute its layers.
+    """Convert a network with the kernels of a build, and print a summary to standard error; wait for the build first.
 
-    Kernels that disagree with PyTorch on the network's own tensors are left out; the first layer of each is compared.
+    Kernels that disagree with PyTorch on the network's own tensors are left out. Each kernel is compared in the first
+    layer that it computes.
     """
     if build is None:
         none = swap(network, {}, margin)
@@ -128,7 +136,7 @@ def swap_untuned(
 
 
 def _algorithms(network: Inference) -> Iterator[None]:
-    """Let cuDNN choose the algorithms that the kernels will be compared with, layer by layer."""
+    """Make cuDNN choose the algorithms that the kernels will race against, one layer for each step of the iterator."""
     works = {
         Work(layer.problems[0], layer.residual, layer.activation): layer.module
         for layer in network.layers
@@ -140,7 +148,7 @@ def _algorithms(network: Inference) -> Iterator[None]:
 
 
 class Races:
-    """The results of races in a file, which is for one version of PyTorch and cuDNN."""
+    """The results of races, stored in a file that is valid for one version of PyTorch and cuDNN."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -155,7 +163,7 @@ class Races:
         self._before = len(self.times)
 
     def keep(self) -> None:
-        """Write the file, as a whole, if there are new results."""
+        """Write the file atomically if there are new results."""
         if len(self.times) == self._before:
             return
         races = {work: times and (times.tuned_us, times.rivals) for work, times in self.times.items()}
@@ -165,15 +173,15 @@ class Races:
 
 
 class UntunedNetwork(nn.Module):
-    """A network that PyTorch runs until its kernels are compiled; the next call then converts it, which takes seconds.
+    """A network that PyTorch runs until its kernels are compiled; the next call converts the network, within seconds.
 
-    Wait for the kernels before you compile it by `torch.compile` or capture it in a CUDA graph.
+    Wait for the kernels (`ready`) before you pass the network to `torch.compile` or capture it in a CUDA graph.
     """
 
     def __init__(self, module: nn.Module, network: Inference, build: UntunedBuild, margin: float) -> None:
         super().__init__()
         self.network = module
-        """the network as it is, and later its converted copy"""
+        """the original network, and later the converted copy"""
         why = "its kernel is being compiled; the network's `report` will say more"
         self.report = Report(
             tuple(
@@ -192,7 +200,7 @@ class UntunedNetwork(nn.Module):
 
     @property
     def ready(self) -> bool:
-        """Whether the next call runs kernels."""
+        """Whether the kernels are compiled, so that the next call runs them."""
         return self._build.done()
 
     def forward(self, *args: object, **kwargs: object) -> object:
@@ -218,11 +226,12 @@ def disagreements(
     examples: Iterable[tuple[object, ...]],
     bounds: Mapping[tuple[Tuned, Shape], tuple[float, float]],
 ) -> dict[tuple[Tuned, Shape], float]:
-    """The modules whose results are wrong in runs of the network, and how many times their error is the allowed one.
+    """Run the network on examples, and return the modules whose results differ too much from float64.
 
-    A module's results for images of some sizes are compared with float64. `bounds` are the largest errors of their
-    kernels: of sums relative to the sum of the terms' magnitudes, of norms relative to the operation's tolerance; then
-    those of a single term.
+    The keys are pairs of a module and the sizes of its first input without the first axis, such as [C, H, W]. The
+    values are the largest errors divided by the allowed errors. `bounds` contains two bounds for each pair. The first
+    is the kernel's largest error: for convolutions relative to the sum of the terms' magnitudes, for other layers
+    relative to the operation's tolerance. The second is the largest error of a sum with a single term.
     """
     wrong: dict[tuple[Tuned, Shape], float] = {}
 

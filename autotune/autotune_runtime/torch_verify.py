@@ -1,4 +1,4 @@
-"""Compare a converted network and the original with the original in float64: relative error and top-1 agreement."""
+"""Compare a converted network and the original with the float64 original: relative error and top-1 agreement."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .torch_example import copied, example_arguments, tensors_of
 
 FEWEST = 1e-3
-"""Share of an output's norm that must differ between images; below it the outputs say nothing about the network."""
+"""Minimum variation of outputs between images, as a fraction of their norm; below it, agreement proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The agreement of a network with the float64 network."""
+    """The agreement of a network's outputs with the float64 network's."""
 
     relative_error: float
-    """norm of the difference as a fraction of the norm of the outputs, for the output where it is largest"""
+    """norm of the difference divided by the norm of the output; the maximum of all outputs"""
     top1: int | None
-    """images with the same largest class; None if outputs are not [N, classes]"""
+    """number of images for which both networks predict the same class; None if outputs are not [N, classes]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The original and the converted network against float64 on the same images."""
+    """The original and the converted network, each compared with float64 on the same images."""
 
     images: int
     original: Agreement
     converted: Agreement
     variation: float
-    """norm of the differences between images, as a fraction of the outputs' norm; nan for one image"""
+    """norm of the outputs' deviation from their mean over images, as a fraction of their norm; nan for one image"""
 
     @property
     def degenerate(self) -> bool:
-        """Whether outputs hardly depend on the images, or are zeros, so that agreement means nothing."""
+        """Whether outputs hardly depend on the images or are zeros, so that agreement proves nothing."""
         return not self.variation >= FEWEST and self.images > 1
 
     def __str__(self) -> str:
@@ -58,10 +58,10 @@ class Verification:
 
 
 def verify(original: nn.Module, converted: Callable[..., object], example: object) -> Verification:
-    """Run both, and the original in float64, on images: a tensor, a tuple of arguments or the sizes of a tensor.
+    """Run both networks and a float64 copy of the original on an example, and compare the outputs.
 
-    Half-precision values are exact in float64. The float64 network takes four times the memory of one in half
-    precision.
+    `example` is a tensor, a tuple of arguments or the sizes of a tensor. Half-precision values are exact in float64.
+    The float64 network takes four times the memory of a half-precision network.
     """
     arguments = example_arguments(original, example)
     with torch.no_grad():
@@ -75,10 +75,11 @@ def verify(original: nn.Module, converted: Callable[..., object], example: objec
 
 
 def calibrated(module: nn.Module, example: object) -> nn.Module:
-    """A copy of a network whose batch norms have the statistics of an example's images.
+    """Return a copy of a network whose batch norms have the statistics of an example's images.
 
-    Use it with random weights: with a network's initial statistics its outputs may all be zeros. The pass is in
-    training mode, with dropout off, and in float32, or in float64 if the network or the images have any.
+    Use it for a network with random weights, whose outputs may all be zeros with the initial statistics. The statistics
+    are computed in one pass with batch norms in training mode, in float32, or in float64 if the network or the images
+    contain float64 values.
     """
     network, wide = copy.deepcopy(module), copy.deepcopy(module)
     if not _batch_norms(network):
@@ -112,7 +113,7 @@ def _double(given: object) -> object:
 
 
 def _leaves(outputs: object) -> list[Tensor]:
-    """The tensors in a network's output, also in tuples and dictionaries."""
+    """Return the floating-point tensors in a network's outputs in float64, also from tuples and dictionaries."""
     return [leaf.double() for leaf in tree_flatten(outputs)[0] if _is_float(leaf)]
 
 

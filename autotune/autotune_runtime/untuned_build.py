@@ -1,4 +1,4 @@
-"""Libraries for a network that was never tuned: another process chooses, compiles and caches its kernels."""
+"""Build libraries for a network that was never tuned: another process chooses, compiles and caches the kernels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from .convolution import FilterGradient
 from .fusion import LayerProblem
 
 ORIGINS = "origins.json"
-"""The last file of a build: BuiltKernel by name, which is `study.layer`."""
+"""The file that a build writes last: the fields of each BuiltKernel, by the kernel's name in the form `study.layer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
-    """A kernel of an untuned library."""
+    """A kernel in an untuned library."""
 
     origin: str
-    """recorded results or the cost model, with details"""
+    """where the kernel comes from: recorded results or the cost model, with details"""
     error_bound: float
-    """the largest error: of a sum relative to the sum of its terms' magnitudes, else to the operation's tolerance"""
+    """largest error, relative to the sum of a sum's terms' magnitudes or else to the operation's tolerance"""
     most_error: float = 0.0
-    """that of a sum of which padding leaves one term, if it is larger: roundings of few terms do not cancel"""
+    """largest error of a sum in which padding leaves one term, if larger than `error_bound`: rounding errors of few
+    terms do not cancel"""
 
 
 class BuildFailed(RuntimeError):
@@ -40,22 +41,23 @@ class BuildFailed(RuntimeError):
 
 
 def can_build() -> bool:
-    """Whether autotune itself is installed, and not only an exported package."""
+    """Whether autotune itself is installed, not just an exported package."""
     return importlib.util.find_spec("autotune") is not None
 
 
 class UntunedBuild:
-    """Libraries of the kernels of some problems, in the user's cache folder; built by all cores if they are not there.
+    """Libraries for the problems of a network, in the user's cache folder; another process builds missing libraries.
 
-    Recorded results of the problem on this GPU decide, first those of the user's database. Without any, the cost model
-    decides: the one in the current folder, or else the bundled one.
+    The build chooses a kernel for each problem from recorded results on this GPU, with the user's database first. For a
+    problem without results, it uses the cost model in the current folder, or else the bundled one. The build uses all
+    cores.
     """
 
     def __init__(self, device: str, model: str, db: str) -> None:
-        """Start the process that will build, which reads results meanwhile.
+        """Start the process that builds; the process begins to read results.
 
-        `device` is autotune's name of the device, and `model` the GPU's own; `db` is the path of the user's database,
-        which need not exist.
+        `device` is the device's name in autotune, such as cuda:0, and `model` the name of the GPU. `db` is the path of
+        the user's database, which need not exist.
         """
         version = str(importlib.import_module("autotune").__version__)
         self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
@@ -70,9 +72,9 @@ class UntunedBuild:
         )
 
     def expect(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
-        """Build libraries for problems, which have names for messages, unless the cache has them.
+        """Build libraries for problems unless the cache contains them; `problems` maps each problem to a layer name.
 
-        If `begin` names others later, their kernels are compiled after these.
+        If `begin` is called with other problems later, their kernels are compiled after these.
         """
         text = _study(problems, accuracy)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -84,11 +86,11 @@ class UntunedBuild:
             self._began_s = time.perf_counter()
         self._asked, self._count = text, len(problems)
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        with suppress(BrokenPipeError):  # of a process that failed, whose message comes later
+        with suppress(BrokenPipeError):  # the process failed; `wait` reports its message
             print(json.dumps({"study": text, "out": str(self.folder)}), file=self._process.stdin, flush=True)
 
     def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
-        """Build libraries for problems as `expect` does, and no others after them."""
+        """Build libraries for problems as `expect` does, and end the process after the build."""
         self.expect(problems, accuracy)
         if (self.folder / ORIGINS).is_file():
             self.cancel()
@@ -98,18 +100,18 @@ class UntunedBuild:
             self._process.stdin.close()
 
     def cancel(self) -> None:
-        """Build nothing."""
+        """Kill the process that builds."""
         self._process.kill()
         self._process.communicate()
 
     def done(self) -> bool:
-        """Whether the libraries are there, or failed to build."""
+        """Whether the build has ended, with or without success."""
         return self._process.poll() is not None
 
     def wait(self, meanwhile: Iterable[object] = ()) -> Mapping[str, BuiltKernel]:
-        """Wait for the libraries, with a line on standard error; return their kernels by name.
+        """Wait for the build, print a line on standard error, and return the kernels by name.
 
-        As long as they are not there, `meanwhile` is iterated over. Raises BuildFailed if they failed to build.
+        The iterable `meanwhile` is consumed while the build runs. Raises BuildFailed if the build failed.
         """
         if not self.done():
             line = f"autotune: choosing and compiling kernels for {self._count} layers"
@@ -131,21 +133,21 @@ class UntunedBuild:
         return time.perf_counter() - self._began_s
 
     def _failure(self) -> str:
-        """The last line of the process's messages."""
+        """Return the last line that the process printed on standard error."""
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else f"its process ended with status {self._process.returncode}"
 
 
 def _stamps(*paths: str) -> Iterator[str]:
-    """A value that changes when one of these files changes."""
+    """Yield texts that change when one of these files changes."""
     for path in map(Path, paths):
-        if path.is_file() and (status := path.stat()).st_size:  # a write-ahead log is empty while nobody writes
+        if path.is_file() and (status := path.stat()).st_size:  # a write-ahead log is empty while no process writes
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
 
 
 def _study(problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> str:
-    """The text of a study of these problems."""
+    """Return the text of a study file with these problems as layers."""
     lines = ['name = "network"', *([] if accuracy is None else [f'accuracy = "{accuracy}"'])]
     for problem, name in problems.items():
         values = dict(problem.values)

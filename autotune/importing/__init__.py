@@ -1,4 +1,4 @@
-"""A network's own file, or the Python code that builds it -> the study that tunes its convolutions."""
+"""Import a network from a file, or from Python code that builds it, as a study that tunes the network's layers."""
 
 from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import read_source

@@ -1,4 +1,4 @@
-"""A network's layers of one operation, such as its convolutions, with the operators after them as an epilogue."""
+"""Find a network's layers of one operation, such as convolutions, with the operators that each kernel also computes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATIONS = {
     "gemm": "matrix products",
     **{op: f"{KINDS[op]}s" for op in PLAIN},
 }
-"""The operation of a study to the operators that it covers in a network."""
+"""The operation of a study -> the layers of a network that the study covers, in words."""
 
 
 _HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 37)
@@ -38,28 +38,28 @@ _HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 3
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A convolution or a product that a kernel can compute, with all that the kernel takes in."""
+    """A layer that a kernel can compute, together with the operators that are fused into the kernel."""
 
     label: str
     problem: Problem
     parts: tuple[str, ...] = ()
-    """the other operators that the kernel computes, in the network's order; a product's are in its epilogue"""
+    """the fused operators in the network's order, in words; empty for a product, whose epilogue names them"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An operator that is in no layer of the study, and the reason."""
+    """An operator that is not part of the study, and the reason."""
 
     label: str
     why: str
     flops: int | None
     other: bool = False
-    """whether it is another operation's"""
+    """whether a study of another operation could contain the operator"""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The layers and the unsupported operators of a network, in its order."""
+    """The layers and the unsupported operators of a network, in the network's order."""
 
     op: str
     images: int | None
@@ -68,25 +68,26 @@ class Findings:
 
     @property
     def served_flops(self) -> int:
-        """FLOPs that kernels can compute."""
+        """FLOPs of the layers that kernels can compute."""
         return sum(each.problem.flops for each in self.fused)
 
     @property
     def flops(self) -> int:
-        """FLOPs of all convolutions and matrix products of known sizes."""
+        """FLOPs of all layers and unsupported operators, as far as their sizes are known."""
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property
     def count(self) -> int:
-        """The number of the operation's layers, of all kinds."""
+        """Number of the operation's layers, with and without a kernel."""
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, linear: bool = True) -> Findings:
-    """Every layer of an operation in a network; of convolutions and matrix products, also those of the other one.
+    """Find all layers of an operation in a network.
 
-    Without `residuals` no convolution takes an addition. With `linear`, linear layers are convolutions. The layers of
-    other operations are so few FLOPs that they are compared only with their like.
+    Findings of conv2d list matrix products as unsupported, and findings of gemm list convolutions, so that shares of
+    FLOPs cover both. Other operations have so few FLOPs that shares refer only to layers of the same operation. Without
+    `residuals` no convolution computes an addition. With `linear`, linear layers count as convolutions.
     """
     known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
     checked = replace(network, operators=tuple(map(_checked, known)))
@@ -118,12 +119,12 @@ def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, o
 
 
 def _computable(fused: Epilogue) -> Epilogue:
-    """A layer, without the gate in front of it if no family can compute both."""
+    """Return a layer and its fused operators, without a prologue if no bundled family computes both."""
     return fused if fused.front is None or has_family(fused.front.problem) else replace(fused, front=None)
 
 
 def has_family(of: LayerProblem) -> bool:
-    """Whether a bundled family supports a convolution with its prologue; all support some without one."""
+    """Whether a bundled family supports a convolution with its prologue; without a prologue, one always does."""
     if of.values.get("prologue", "none") == "none":
         return True
     problem = _problem(of)
@@ -163,7 +164,7 @@ _OTHER = "{}, which --op {} imports"
 
 
 def _checked(operator: Operator) -> Operator:
-    """The operator, without the problem of its layer if studies refuse it."""
+    """Return an operator; if studies reject the problem of its layer, replace the problem by the reason."""
     layer = operator.layer
     if layer is None or layer.problem is None:
         return operator
@@ -175,5 +176,5 @@ def _checked(operator: Operator) -> Operator:
 
 
 def _problem(of: LayerProblem) -> Problem:
-    """Raises StudyError."""
+    """Convert a problem of the runtime package to a problem of a study. Raises StudyError if it is invalid."""
     return make_problem(operation(of.operation), of.values)

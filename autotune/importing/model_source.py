@@ -1,4 +1,4 @@
-"""A model that the user names -> `Graph`, one for each batch size."""
+"""Read the model that the user names as a `Graph`, one for each batch size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FI
 def read_source(
     request: Request, batches: Iterable[int] = (), stage: Callable[[str], None] = lambda _: None
 ) -> tuple[Graph, ...]:
-    """The network, or one for each of several batch sizes; `stage` is called when a stage that takes seconds begins.
+    """Read the network once for each batch size, or once if there are no `batches`.
 
-    Raises ModelError with one line that says what is wrong or missing.
+    `stage` is called with a message when a step that takes seconds begins. Raises ModelError with one line that says
+    what is wrong or missing.
     """
     path = Path(request.source)
     is_file = _is_file(path)
@@ -36,7 +37,7 @@ def read_source(
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a source is a file with a model. Raises ModelError if it is neither a file nor code."""
+    """Whether a source is a file with a model; otherwise it names Python code. Raises ModelError if it is neither."""
     where, colon, name = str(path).rpartition(":")
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; expected {_KINDS}")

@@ -1,4 +1,4 @@
-"""What is asked of a network: its source and the sizes of its inputs; and names from files for messages."""
+"""The request to import a network (source, input sizes), and safe printing of names that come from files."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ from autotune.autotune_runtime.convolution import Shape, sizes
 from autotune.errors import ModelError
 
 LONGEST_LABEL = 80
-"""Characters of a label; real networks have shorter ones."""
+"""Maximum number of characters of a label; real networks have shorter labels."""
 
 
 def plain(text: str, longest: int = LONGEST_LABEL) -> str:
-    """A text from a file as one line of bounded length, without control characters."""
+    """Return a text from a file as one line of bounded length, with `?` for unprintable characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A network and how it is to be read."""
+    """A network, and how to read it."""
 
     source: str
-    """a file, or PACKAGE.MODULE:NAME or FILE.py:NAME, which is Python code that is run"""
+    """path of a file, or PACKAGE.MODULE:NAME or FILE.py:NAME to run Python code"""
     inputs: tuple[tuple[int, ...], ...] = ()
-    """sizes of the network's inputs in order; missing ones are taken from the file"""
+    """sizes of the network's inputs, in order; sizes of further inputs come from the file"""
     batch: int | None = None
-    """replaces the first size of every input; None: they stay"""
+    """batch size, which replaces the first size of every input; None: keep the first sizes"""
     dtype: str | None = None
-    """None: the network's own type"""
+    """dtype of all layers; None: the network's own dtypes"""
     layout: str | None = None
-    """None: how the network stores its filters"""
+    """layout of all layers; None: the layout in which the network stores filters"""
 
     def sizes(self, own: Mapping[str, Shape]) -> tuple[tuple[int, ...], ...]:
-        """The sizes of all inputs, whose names and sizes in the file are given. Raises ModelError if one is unknown."""
+        """Return the sizes of all inputs; `own` contains the inputs' names and sizes in the file.
+
+        Raises ModelError if a size is unknown or the requested inputs do not match the file's.
+        """
         has = f"it has {', '.join(f'{plain(each)} {sizes(shape)}' for each, shape in own.items()) or 'no inputs'}"
         if len(self.inputs) > len(own):
             raise ModelError(f"{self.source}: --input is given for {len(self.inputs)} inputs; {has}")

@@ -1,4 +1,4 @@
-"""An ONNX file -> `Graph`. Its weights are not read: sizes come from shape inference."""
+"""Read an ONNX file as a `Graph`. Weights are not read; sizes come from shape inference."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 LARGEST_BYTES = 2**31 - 1
-"""Maximum size that protobuf can read; larger models have their weights in separate files."""
+"""Maximum size in bytes that protobuf can read; larger models store their weights in separate files."""
 _MOST_GROWN = 200_000
-"""maximum number of operators after functions are inlined, which could be any number from a small file; networks have
-some thousands
+"""Maximum number of operators after functions are inlined. A small file could expand to any number; networks have a few
+thousand.
 """
 _DEEPEST = 100
-_LARGE = 64  # numbers in a constant: fewer may be sizes that shape inference needs, more are weights
+_LARGE = 64  # elements of a constant: more are weights, fewer may be sizes that shape inference needs
 
 T = TypeVar("T")
 
@@ -34,7 +34,8 @@ T = TypeVar("T")
 def read_onnx(request: Request) -> Graph:
     """Read an ONNX file.
 
-    Raises ModelError: the file is no model, onnx is missing, or sizes are neither in the file nor given.
+    Raises ModelError if the file is not a valid model, if the package onnx is missing, or if sizes are neither in the
+    file nor in the request.
     """
     path = Path(request.source)
     model = _loaded(path)
@@ -53,14 +54,14 @@ def _network(path: Path, loaded: ModelProto, request: Request) -> Graph:
         if _has_no_shape(each):
             name = plain(each.name)
             raise ModelError(f"{path}: its input {name} has no shape; give the sizes of all inputs by --input")
-    for each in (*images, *model.graph.output):  # which the checker wants, and is given or inferred below
+    for each in (*images, *model.graph.output):  # the checker requires shapes, which are set or inferred below
         if _has_no_shape(each):
             each.type.tensor_type.shape.SetInParent()
     _check(model, path)
     shapes = request.sizes({each.name: dims(each.type.tensor_type.shape) for each in images})
     for each, shape in zip(images, shapes, strict=True):
         _set_sizes(each, shape)
-    for each in model.graph.output:  # the checker's message about sizes that differ from the requested ones
+    for each in model.graph.output:  # the file's output sizes may differ from the requested ones
         each.type.tensor_type.ClearField("shape")
     try:
         inferred = with_sizes(model)
@@ -89,7 +90,7 @@ def _loaded(path: Path) -> ModelProto:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - protobuf's errors have no common class, and differ between versions
+    except Exception as error:  # noqa: BLE001 - protobuf's errors have no common class and differ between versions
         raise ModelError(f"{path}: is not an ONNX model: {_line(error)}") from None
     if not nodes:
         raise ModelError(f"{path}: is not an ONNX model: it has no graph")
@@ -97,7 +98,7 @@ def _loaded(path: Path) -> ModelProto:
 
 
 def _inlined(model: ModelProto, path: Path) -> ModelProto:
-    """The model with its own functions' operators in the place of calls."""
+    """Return the model with calls of its own functions replaced by the functions' operators."""
     if not model.functions:
         return model
     from onnx import inliner
@@ -111,12 +112,12 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
 
 
 def _grown(model: ModelProto) -> int:
-    """The number of operators after functions are inlined; an operator of N KiB counts as N."""
+    """Count the operators after functions are inlined; an operator in a function counts 1, and 1 more for each KiB."""
     calls = {(each.domain, each.name): Counter(_called(each.node)) for each in model.functions}
     own = {(each.domain, each.name): sum(1 + (node.ByteSize() >> 10) for node in each.node) for each in model.functions}
     called = [name for name in _called(model.graph.node) if name in own]
     grown = own
-    for _ in range(_DEEPEST):  # of calls in calls: one level more each time; onnx itself refuses more, and circles
+    for _ in range(_DEEPEST):  # adds one level of nested calls each time; onnx rejects deeper nesting and recursion
         grown = {
             name: own[name] + sum(times * grown[each] for each, times in calls[name].items() if each in own)
             for name in own
@@ -127,7 +128,7 @@ def _grown(model: ModelProto) -> int:
 
 
 def _called(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
-    """Domain and name of each operator, also in the graphs of operators."""
+    """Yield the domain and name of each operator, including operators in subgraphs."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:
@@ -145,12 +146,12 @@ def _check(model: ModelProto, path: Path) -> None:
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line of bounded length."""
+    """Return an error's message as one line of bounded length."""
     return shortened(re.sub(r"\s+", " ", str(error)).strip(), 200) or type(error).__name__
 
 
 def _without_weights(graph: GraphProto) -> frozenset[str]:
-    """Replace large constants by inputs, because shape inference copies the model. Returns the names of constants."""
+    """Replace large constants by inputs, because shape inference copies the model; return the constants' names."""
     from onnx import helper
 
     known = {each.name for each in graph.input}
@@ -168,12 +169,12 @@ def _without_weights(graph: GraphProto) -> frozenset[str]:
         graph.node, [node for node in graph.node if node.op_type != "Constant" or large.keys().isdisjoint(node.output)]
     )
     _keep(graph.sparse_initializer, [])
-    _keep(graph.value_info, [])  # of the file's own sizes
+    _keep(graph.value_info, [])  # the file's own sizes may differ from the requested ones
     return constants
 
 
 def _stored(node: NodeProto) -> TensorProto | None:
-    """A large tensor in a node."""
+    """Return the large tensor that a Constant node contains, if any."""
     tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
     return next((tensor for tensor in tensors if _is_weight(tensor)), None)
 
@@ -184,7 +185,7 @@ def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
 
 
 def _is_weight(tensor: TensorProto) -> bool:
-    """Whether to skip a tensor's values, because there are many or they are in a file of their own."""
+    """Whether to skip a tensor's values, because it has many elements or they are stored in a separate file."""
     return math.prod(tensor.dims) > _LARGE or bool(tensor.data_location == tensor.EXTERNAL)
 
 

@@ -1,4 +1,4 @@
-"""The graph of an ONNX model, its sizes inferred -> the calls of PyTorch's operators that compute the same."""
+"""Convert an ONNX graph with inferred sizes to calls of PyTorch's operators that compute the same."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from autotune.importing.onnx_sizes import shapes
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-_CONVOLUTION = re.compile("Conv(?!er)")  # of any domain, such as ONNX Runtime's FusedConv; but no Convert
+_CONVOLUTION = re.compile("Conv(?!er)")  # operators of any domain, such as ONNX Runtime's FusedConv, but not Convert
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
 _CLOSE = 1e-6  # files have float32 constants
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
-_RANDOM = ("RandomNormal", "RandomUniform")  # whose outputs are not constants, although they read no tensor
+_RANDOM = ("RandomNormal", "RandomUniform")  # they read no tensor, but their outputs are not constants
 _SAME = (
     *("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gemm", "Dropout"),
     *("Tanh", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "HardSigmoid", "HardSwish", "Gelu"),
@@ -43,7 +43,7 @@ _NAMES = {each: each.lower() for each in _SAME} | {
     "Swish": "silu",
     "Transpose": "permute",
 }
-"""ONNX's names of operators to PyTorch's."""
+"""ONNX's names of operators -> PyTorch's names."""
 _ARGUMENTS = {
     "convolution": ("input", "weight", "bias"),
     "gemm": ("mat1", "mat2", "bias"),
@@ -51,12 +51,12 @@ _ARGUMENTS = {
     "pow": ("self", "exponent"),
     "clamp": ("self", "min", "max"),
 }
-"""The inputs of an operator by PyTorch's names; of others they are self and other."""
+"""PyTorch's names of an operator's inputs; the inputs of all other operators are named self and other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An operator of the file, with its attributes by name and its inputs that are not constants."""
+    """An operator in the file, with attributes by name and the inputs that are not constants."""
 
     proto: NodeProto
     attributes: Mapping[str, object]
@@ -80,7 +80,7 @@ class _Node:
 
 
 class GraphReader:
-    """Reads a graph; `constants` are tensors whose values were not loaded."""
+    """Reads an ONNX graph; `constants` are the names of constants, including those whose values were not loaded."""
 
     def __init__(self, graph: GraphProto, constants: frozenset[str], dtype: str | None, layout: str) -> None:
         self._graph, self._constants, self._dtype, self._layout = graph, set(constants), dtype, layout
@@ -93,7 +93,7 @@ class GraphReader:
             self._store(tensor.name, tensor)
 
     def calls(self) -> Calls:
-        """The graph's operators, without operators that compute constants."""
+        """Return the calls of the graph, without operators that compute constants."""
         images = tuple(each.name for each in self._graph.input if each.name not in self._constants)
         found = tuple(each for node in self._graph.node for each in self._calls(node))
         dense = frozenset(("nchw",))
@@ -102,7 +102,7 @@ class GraphReader:
         return Calls(found, tensors, images, constants, outputs, self._layout)
 
     def _store(self, name: str, tensor: TensorProto) -> None:
-        """Note a constant's type and sizes, and its value if it is one number."""
+        """Record a constant's type and sizes, and its value if it is a single number."""
         from onnx import numpy_helper
 
         value = numpy_helper.to_array(tensor)
@@ -143,7 +143,7 @@ class GraphReader:
         yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
 
     def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
-        """The arguments of a convolution of any kind except its tensors, and why no kernel computes it."""
+        """Return a convolution's arguments except tensors, and the reason why no kernel computes it, or empty."""
         proto = node.proto
         if proto.domain not in _ONNX:
             return {}, f"a {node.kind} of {proto.domain}, which is another operation"
@@ -167,7 +167,10 @@ class GraphReader:
 
 
 def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
-    """PyTorch's name of another operator, empty if it has none, and its arguments except tensors."""
+    """Return PyTorch's name of an operator that is not a convolution, and the arguments except tensors.
+
+    The name is empty if PyTorch has no operator that computes the same.
+    """
     name, given = _NAMES.get(node.kind, ""), dict[str, Argument]()
     match name:
         case "batch_norm":
@@ -200,7 +203,7 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
 
 
 def _label(node: _Node) -> str:
-    """The node's name unless it is only numbered, else its filters' name without the ending that all filters have."""
+    """Return a node's name, or if the name is only a number, the name of the filters without `.weight`."""
     proto = node.proto
     name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
     numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({re.escape(node.kind)})?[._@]?\d*", name, re.IGNORECASE)
@@ -211,7 +214,7 @@ def _label(node: _Node) -> str:
 
 
 def _graphs(attributes: Iterable[object]) -> list[GraphProto]:
-    """The graphs that an operator has for attributes."""
+    """Return the graphs among an operator's attributes, such as the branches of an If."""
     given = (each for value in attributes for each in (value if isinstance(value, list) else [value]))
     return [each for each in given if hasattr(each, "node")]
 
@@ -221,7 +224,7 @@ def _inner(proto: NodeProto) -> list[GraphProto]:
 
 
 def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
-    """Convolutions in graphs and in the graphs of their operators."""
+    """Yield the names of convolutions in graphs and in their operators' subgraphs."""
     for graph in graphs:
         for proto in graph.node:
             if _CONVOLUTION.search(proto.op_type):
@@ -230,7 +233,7 @@ def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
 
 
 def _captured(graph: GraphProto) -> Iterator[str]:
-    """The tensors that an operator's graphs read from the graph that contains it."""
+    """Yield the tensors that a subgraph reads from the graph that contains it."""
     made = {each.name for each in (*graph.input, *graph.initializer)}
     made |= {each.values.name for each in graph.sparse_initializer}
     for proto in graph.node:
@@ -242,7 +245,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def _contradiction(node: _Node, w: Shape) -> str:
-    """The error of an operator with contradictory attributes; an empty text if there is none."""
+    """Return how the attributes of a convolution contradict its filters or the standard; empty if they do not."""
     how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
     if how not in _PADDED:
         return f"its auto_pad {plain(how)} is not one of {', '.join(_PADDED)}"
@@ -254,7 +257,7 @@ def _contradiction(node: _Node, w: Shape) -> str:
 def _padding(
     node: _Node, x: Shape, w: Shape, stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Padding before and after the image on each axis."""
+    """Return the padding at the start and at the end of each axis of the images."""
     axes = max(len(w) - 2, 0)
     how = node.word("auto_pad", "NOTSET")
     if how not in ("SAME_UPPER", "SAME_LOWER"):

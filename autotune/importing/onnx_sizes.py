@@ -1,4 +1,4 @@
-"""The sizes of an ONNX model's tensors, where the model computes some of them from others."""
+"""Infer the sizes of an ONNX model's tensors, including sizes that the model computes from other sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""Rounds of inferring sizes and computing with them: each round makes the sizes known that the next one needs."""
+"""Maximum number of rounds of inferring sizes and computing with them; each round needs the sizes of the last."""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
 ) | {"Add", "Sub", "Mul", "Div"}
-"""Operators on sizes; none of them turns a small tensor into a large one."""
+"""Operators that are evaluated on sizes; none of them turns a small tensor into a large one."""
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
-    """The model, changed, with the sizes of its tensors that follow from the sizes of its inputs.
+    """Infer the sizes of a model's tensors from the sizes of its inputs; return the model with sizes.
 
-    onnx's own inference computes with sizes too, but not through a Cast, for example.
+    The given model is changed. ONNX's own inference also computes with sizes, but not through a Cast, for example.
     """
     from onnx import numpy_helper, shape_inference
 
@@ -43,12 +43,12 @@ def with_sizes(model: ModelProto) -> ModelProto:
 
 
 def dims(shape: TensorShapeProto) -> Shape:
-    """The known sizes of a tensor."""
+    """Return the sizes of a tensor; None for an unknown size."""
     return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in shape.dim)
 
 
 def shapes(graph: GraphProto) -> Mapping[str, Shape]:
-    """By the names of tensors, where their number of dimensions is known."""
+    """Return the shapes of tensors by name, for tensors whose number of dimensions is known."""
     return {
         each.name: dims(each.type.tensor_type.shape)
         for each in (*graph.input, *graph.value_info, *graph.output)
@@ -57,7 +57,7 @@ def shapes(graph: GraphProto) -> Mapping[str, Shape]:
 
 
 def _computed(model: ModelProto) -> Iterator[tuple[str, NDArray[np.generic]]]:
-    """Small tensors with known values: sizes, and values computed from them and from constants."""
+    """Yield small tensors with known values: sizes, and values computed from sizes and constants."""
     from onnx import numpy_helper
     from onnx.reference import ReferenceEvaluator
 
@@ -78,6 +78,6 @@ def _computed(model: ModelProto) -> Iterator[tuple[str, NDArray[np.generic]]]:
         elif node.op_type in _COMPUTED and all(not name or name in values for name in node.input):
             given = {name: values[name] for name in node.input if name}
             if sum(value.size for value in given.values()) <= _MOST_NUMBERS:
-                with contextlib.suppress(Exception):  # of old operators the reference knows not all
+                with contextlib.suppress(Exception):  # ONNX's reference lacks some old operators
                     values[made] = ReferenceEvaluator(node, opsets=opsets).run(None, given)[0]
                     yield made, values[made]

@@ -1,4 +1,4 @@
-"""The layers found in a network -> the text of a study file."""
+"""Write the layers found in a network as the text of a study file."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
 
 _SHOWN = 3
-"""Labels in a comment; the rest are counted."""
+"""Maximum number of labels in a comment; further labels are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLayer:
-    """Convolutions, or matrix products, of one problem."""
+    """A layer of a study: all layers of a network that have the same problem."""
 
     name: str
     problem: Problem
     labels: tuple[str, ...]
-    """their names in the network"""
+    """names of the layers in the network"""
     share: float
-    """of the FLOPs of the whole network, at its number of images"""
+    """fraction of the network's FLOPs at the layer's batch size"""
     fused: tuple[str, ...] = ()
-    """the other operators that its kernel computes; several alternatives if the convolutions differ"""
+    """operators that are fused into the kernel, in words; several alternatives if the network's layers differ"""
 
 
 def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
-    """The layers of a study for a network, at one number of images or at several, then with these in their names."""
+    """Return the layers of a study for a network at one or several batch sizes.
+
+    With several batch sizes, names end in the batch size, such as conv1-n8.
+    """
     layers: list[NamedLayer] = []
     taken: set[str] = set()
     for found in networks:
@@ -53,7 +56,7 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
 def study_text(
     name: str, title: Iterable[str], networks: Sequence[Findings], layers: Sequence[NamedLayer], accuracy: str | None
 ) -> str:
-    """A study file; comments list the unsupported operators with the reason and their share of the FLOPs."""
+    """Return the text of a study file; comments list the unsupported operators with reasons and shares of the FLOPs."""
     settings = {"name": plain_name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
     head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
     lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
@@ -61,7 +64,7 @@ def study_text(
 
 
 def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings]) -> Iterator[str]:
-    """The share of a network that the study covers, a line for each batch size."""
+    """Yield a line for each batch size with the share of the network that the study covers."""
     for network, each in zip(networks, found, strict=True):
         inputs = ", ".join(map(sizes, network.inputs)) or "no inputs"
         known = " known" if any(left.flops is None for left in each.left_out) else ""
@@ -70,13 +73,13 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
 
 
 def fused_parts(found: Findings) -> str:
-    """The operators that are fused into the layers, each with its number of layers; empty if there are none."""
+    """List the operators that are fused into layers, each with the number of layers; empty if there are none."""
     counts = Counter(part for each in found.fused for part in each.parts)
     return ", ".join(f"{part} ({count})" for part, count in counts.items())
 
 
 def reasons(found: Findings) -> Iterator[str]:
-    """Unsupported operators by reason, the largest share of the FLOPs first."""
+    """Yield a line for each reason with the unsupported operators, the largest share of the FLOPs first."""
     labels: dict[str, list[str]] = {}
     flops: dict[str, list[int | None]] = {}
     for each in found.left_out:
@@ -99,7 +102,7 @@ def _percent(share: float) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Labels, the first of many."""
+    """Join labels; of many, list the first and count the rest."""
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return f"{', '.join(labels[:_SHOWN])}{more}"
 

@@ -1,4 +1,4 @@
-"""Python code that builds a PyTorch model, or an archive of `torch.export` -> `Graph`, as `convert` captures it."""
+"""Read a PyTorch model from Python code or a `torch.export` archive as a `Graph`, captured as in `convert`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from autotune.autotune_runtime.torch_capture import Part
 
 _WITHOUT = ("weights", "weights_backbone")
-"""Arguments of torchvision's builders for weights to download; None: none."""
+"""Arguments of torchvision's builders that name weights to download; passing None downloads nothing."""
 
 
 def read_code(request: Request, stage: Callable[[str], None]) -> Graph:
     """Read the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds.
 
-    NAME is a function or class, called without arguments, or a model. timm's models go by their names there. The code
-    runs, on the meta device if the model looks at no values: without weights. Raises ModelError where PyTorch, the
-    module or the name is missing, or the model cannot be built or captured. `stage` is called with each step, because a
-    step takes seconds.
+    NAME is a model, a function or class that is called without arguments, or a name that the module's `create_model`
+    accepts, as in timm. The code runs on the meta device, without weights, or on the CPU if the model reads values.
+    `stage` is called with a message before each step, because steps take seconds. Raises ModelError if PyTorch, the
+    module or the name is missing, or if the model cannot be built or captured.
     """
     source = request.source
     with _pytorch(source, stage):
@@ -60,9 +60,9 @@ def read_code(request: Request, stage: Callable[[str], None]) -> Graph:
 
 
 def read_archive(request: Request, stage: Callable[[str], None]) -> Graph:
-    """Read an archive of `torch.export.save`, which PyTorch loads.
+    """Read an archive that `torch.export.save` wrote.
 
-    Raises ModelError where PyTorch is missing, or the archive is damaged or was exported for other sizes.
+    Raises ModelError if PyTorch is missing, if the archive is damaged or if it was exported for other sizes.
     """
     source = request.source
     with _pytorch(source, stage):
@@ -90,10 +90,10 @@ def read_archive(request: Request, stage: Callable[[str], None]) -> Graph:
 def graph_of_module(
     module: nn.Module, sizes: Iterable[Sequence[int]], dtype: str | None = None, layout: str | None = None
 ) -> Graph:
-    """The graph of a model, or the graphs of the parts that `convert` captures of it, as one graph.
+    """Return the graph of a model, or one graph with all parts of the model that `convert` would capture.
 
-    The model is in evaluation mode, and changed. `sizes` are those of its inputs; dtype and layout are the model's
-    unless they are given.
+    The model must be in evaluation mode, and is changed. `sizes` are the sizes of the model's inputs. `dtype` and
+    `layout` replace those of the model.
     """
     from autotune.autotune_runtime.torch_example import example_arguments
 
@@ -102,7 +102,7 @@ def graph_of_module(
 
 
 def _like(value: Tensor, size: Sequence[int]) -> Tensor:
-    """A tensor of ones with the dtype and the memory format of an archive's input."""
+    """Return a tensor of ones with the dtype and the memory format of an archive's input."""
     import torch
 
     from autotune.autotune_runtime.torch_call import LAST
@@ -148,7 +148,7 @@ def _part_graph(part: Part, dtype: str | None, layout: str | None) -> Graph:
 
 
 def _named(graph: Graph, part: Part) -> Graph:
-    """The graph of a part, with names that no other part has."""
+    """Return the graph of a part with names that are unique in the network."""
     prefix = f"{part.path}." if part.path else ""
 
     def renamed(names: Iterable[str]) -> tuple[str, ...]:
@@ -172,13 +172,13 @@ def _named(graph: Graph, part: Part) -> Graph:
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line of bounded length."""
+    """Return an error's message as one line of bounded length."""
     text = str(error).strip() if isinstance(error, ModelError) else f"{type(error).__name__}: {str(error).strip()}"
     return plain(text.partition("\n")[0], 300)
 
 
 def _builder(source: str) -> Callable[[], nn.Module]:
-    """The function or class that builds the model."""
+    """Return a function without arguments that builds the model."""
     from torch import nn
 
     where, _, name = source.rpartition(":")
@@ -214,7 +214,7 @@ def _parameters(function: Callable[..., object]) -> Sequence[str]:
 
 
 def _module(source: str, where: str) -> ModuleType:
-    """The module of a source, by its file or by its import path; the current folder comes last."""
+    """Import the module of a source from its file or its import path; the current folder is searched last."""
     name = where
     try:
         if where.endswith(".py"):
@@ -223,7 +223,7 @@ def _module(source: str, where: str) -> ModuleType:
                 raise ModelError(f"{source}: there is no file {where}")
             sys.path.insert(0, str(path.parent.resolve()))
             name = path.stem
-            sys.modules.pop(name, None)  # of an earlier file of this name
+            sys.modules.pop(name, None)  # an earlier file may have had the same name
             importlib.invalidate_caches()
         else:
             sys.path.append(str(Path.cwd()))
@@ -241,9 +241,10 @@ def _module(source: str, where: str) -> ModuleType:
 
 @contextlib.contextmanager
 def _pytorch(source: str, stage: Callable[[str], None]) -> Iterator[None]:
-    """Import PyTorch, silence it, send the model's output to standard error, and restore the import paths.
+    """Import PyTorch for the block, suppress its warnings and logs, and restore the import paths afterwards.
 
-    Standard output may be the study's. Raises ModelError without PyTorch.
+    Inside the block, standard output goes to standard error, because the study may be written to standard output.
+    Raises ModelError if PyTorch is not installed.
     """
     paths, disabled = sys.path[:], logging.root.manager.disable
     stage(f"{source}: importing PyTorch and the code")

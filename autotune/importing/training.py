@@ -1,4 +1,4 @@
-"""The layers of a network -> the layers of its training: each convolution without epilogue, and its two gradients."""
+"""Convert a network's layers to the layers of training: each convolution without an epilogue, and its two gradients."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from autotune.problem import Problem, make_problem
 from autotune.trial import Value
 
 DATA, FILTER = "-data", "-filter"
-"""Endings of the names of gradients: of a convolution's input, and of its filters."""
+"""Endings of the layer names of data gradients and filter gradients."""
 
 
 def training_layers(layers: Sequence[NamedLayer], networks: Sequence[Graph]) -> tuple[NamedLayer, ...]:
-    """Forward layers, and the gradients of those that are not transposed convolutions.
+    """Return the forward layers, and the gradients of all convolutions except transposed ones.
 
-    Layers have no activation and no residual, because the batch norms before these need the layer's output for their
-    statistics. A layer that reads the network's input, which its size shows, has no data gradient.
-    Raises StudyError if an operation does not have a gradient.
+    The forward layers have no activation and no residual, because a batch norm between the convolution and these needs
+    the convolution's output for its statistics. A layer whose input has the size of the network's input has no data
+    gradient. Raises StudyError if a layer has no gradient.
     """
     inputs = {shape for network in networks for shape in network.inputs}
     forward: dict[Problem, NamedLayer] = {}
@@ -47,7 +47,7 @@ def _with_gradients(layer: NamedLayer, inputs: set[tuple[int | None, ...]], take
 
 
 def data_gradient(names: Mapping[str, Value]) -> Problem:
-    """The transposed convolution that a convolution's data gradient is, from the names of conv or conv2d."""
+    """Return a convolution's data gradient, a transposed convolution; `names` are the names of conv or conv2d."""
     sizes = {**names, "c": names["k"], "k": names["c"]}
     for axis, output, taps in zip("dhw", "opq", "trs", strict=True):
         extent, outputs, filter_size, stride, pad, dilation = (
@@ -59,7 +59,7 @@ def data_gradient(names: Mapping[str, Value]) -> Problem:
 
 
 def filter_gradient(names: Mapping[str, Value]) -> Problem:
-    """A convolution's filter gradient, from the names of conv or conv2d."""
+    """Return a convolution's filter gradient; `names` are the names of conv or conv2d."""
     return _problem("conv_filter_gradient", names)
 
 
