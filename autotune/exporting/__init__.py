@@ -1,4 +1,4 @@
-"""store -> export: tuned kernels as a library that does not need autotune."""
+"""store -> export: write tuned kernels as a library that does not need autotune."""
 
 from autotune.exporting.exporter import Exported, export_library
 from autotune.exporting.kernel import SelectedKernel

@@ -1,4 +1,4 @@
-"""Build an exported folder from its files alone, elsewhere: with nvcc, or for the CPU on the host device's driver."""
+"""Build an exported folder from its files alone, in another folder: with nvcc, or for the CPU on the host device."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from autotune.tempdirs import temporary_folder
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # enough for a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-_FOR_CUDA = ("-O2", "-O2")  # the library and its self-test, built as the exported README says, and
-_UNUSED = ("-O0", "-O0")  # without running them, only to see whether they build
-_UNTUNED = "-O1"  # of a library whose user waits for it: compiled in two thirds of the time, and calls are as fast
-_FOR_HOST = ("-O0", "-O1")  # kernels of a self-test: as fast, and compiled in half of the time
+_FOR_CUDA = ("-O2", "-O2")  # optimisation of the library and of its self-test, as in the exported README
+_UNUSED = ("-O0", "-O0")  # if they are not run, only to see whether they build
+_UNTUNED = "-O1"  # for a library whose user waits for it: compiles in two thirds of the time, and calls are as fast
+_FOR_HOST = ("-O0", "-O1")  # for the host device: the self-test is as fast, and compiles in half of the time
 
 
 class BuildError(AutotuneError):
@@ -52,11 +52,11 @@ class Built:
     library: Path
     """the shared library"""
     environment: Mapping[str, str]
-    """environment variables for its programs"""
+    """environment variables for running the programs"""
 
 
 def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run: bool = True) -> Built:
-    """Compile the kernels with nvcc and the rest with a C++ compiler; optimise only for `run`.
+    """Compile the kernels with nvcc and the rest with a C++ compiler, without optimisation unless `run`.
 
     Raises BuildError with the first errors.
     """
@@ -71,9 +71,9 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
 
 
 def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
-    """Makes a function that compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
+    """Return a function that compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
 
-    It raises BuildError with the first errors.
+    The function raises BuildError with the first errors.
     """
     wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
 
@@ -93,9 +93,9 @@ def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCache | None = None) -> Built:
-    """Build the library on the host device: each kernel as C++, and a libcuda.so.1 that runs it on the CPU.
+    """Build the library for the host device: each kernel as C++, and a libcuda.so.1 that runs kernels on the CPU.
 
-    Kernels and libraries of the host device that are in the cache are not compiled again. Raises Rejected('compile',
+    Kernels and host-device libraries that are in the cache are not compiled again. Raises Rejected('compile',
     ...) if a kernel uses something that the host device does not support.
     """
 
@@ -110,19 +110,19 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
         (into / name).write_bytes(compiler.own(program).image)
     library = _link(exported, into, cxx, _FOR_HOST)
     environment = clean()
-    libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # a compiler may have its C++ library there
+    libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # may have the compiler's C++ library
     return Built(into, library, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
 
 
 def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: SelectedKernel, temporary: Path) -> None:
-    """Compile a copy of a kernel: nvcc passes the full path of its source, with links resolved, to a shell."""
+    """Compile a copy of a kernel, because nvcc passes the full path of the source, with links resolved, to a shell."""
     name = f"{kernel.stem}.cu"
     shutil.copyfile(sources / name, temporary / name)
-    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # the name may begin like an option
+    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # `./`, because the name may begin like an option
 
 
 def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
-    """Compile the kernels, as many at once as there are cores. Raises the first error."""
+    """Compile the kernels in parallel, as many at once as there are cores. Raises the first error."""
     with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(compiled, exported.served))
 
@@ -131,7 +131,7 @@ Compile = Callable[[Program], Binary]
 
 
 def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
-    """A compiler of exported kernels for one device, with a cache. Raises ToolchainError if there is none."""
+    """Return a caching compiler of exported kernels for one device. Raises ToolchainError if there is none."""
     if device.can.cpu:
         return HostCompiler(str(find_cxx()), cache)
     nvcc = find_nvcc()
@@ -146,7 +146,7 @@ def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
 
 
 def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
-    """A kernel's binary, or why it does not compile."""
+    """Compile a kernel; return its binary, or the reason why it does not compile."""
     try:
         return compiled(kernel.source.program)
     except Rejected as rejected:
@@ -154,7 +154,7 @@ def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
 
 
 def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, cxx: Path) -> Path:
-    """The library of some compiled kernels, all of one operation and one device, in a new folder."""
+    """Build the library of compiled kernels, all of one operation and one device, in a new folder; return its path."""
     exported = export_library([kernel for kernel, _ in kernels], into / "sources", (), self_test=False)
     for kernel, binary in kernels:
         (into / f"{kernel.stem}.fatbin").write_bytes(binary.image)
@@ -162,8 +162,9 @@ def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, c
 
 
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
-    """Run the self-test of these kernels, or of all, in a separate process; return whether it passed,
-    and its output.
+    """Run the self-test of these kernels, or of all kernels, in a separate process.
+
+    Returns whether the self-test passed, and its output.
     """
     try:
         done = subprocess.run(
@@ -184,7 +185,7 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str]
 
 
 def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, str]) -> Path:
-    """The library, and its self-test."""
+    """Build the library and its self-test; return the path of the library."""
     of_library, of_test = optimisations
     library = _library(exported, into, cxx, of_library)
     libraries = (f"-L{into}", f"-l{exported.operation.name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
@@ -194,7 +195,7 @@ def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, s
 
 
 def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Path:
-    """The shared library, from the compiled kernels in a folder."""
+    """Build the shared library from the compiled kernels in a folder; return its path."""
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
     own = ("-std=c++17", optimisation, "-fPIC", "-fvisibility=hidden", f"-Wa,-I,{into}")
@@ -212,7 +213,7 @@ def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Pa
 
 
 def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
-    """Run a compiler in a folder; its temporary files are in another one, which is removed even if it is killed."""
+    """Run a compiler in a folder; its temporary files go into another one, which is removed even after a kill."""
     environ = {**clean(), "TMPDIR": str(temporary)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
@@ -224,8 +225,8 @@ def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
 
 
 def clean(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment without variables of this process's Python or settings.
+    """Return the environment without variables that configure Python or other settings of this process.
 
-    The others tell where things are on this machine, and which GPU is the first.
+    The remaining variables say where things are on this machine, and which GPU is the first.
     """
     return {name: environ[name] for name in _OF_THE_MACHINE if name in environ} | {"LC_ALL": "C"}

@@ -1,7 +1,7 @@
-"""The content of an export: kernels, a C interface, a self-test, a benchmark, and the origin of each kernel.
+"""Write an export: kernels, a C interface, a self-test, a benchmark, and the origin of each kernel.
 
-The text depends only on the recorded trials, so the same kernels give the same bytes. Files that depend on no kernel
-are in `templates/export`.
+The files depend only on the recorded trials, so the same kernels give the same bytes. The templates of files other
+than kernels are in `templates/export`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h", "stored.h"),
 )
-"""Files that are the same in every export of an operation; for operations other than conv2d their names have the
-operation's.
+"""Files that are the same in every export of an operation. For operations other than conv2d, the operation's name
+replaces `conv2d` in file names.
 """
 RENDERED = ("autotune_runtime.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
 
@@ -43,7 +43,7 @@ class Exported:
 
     folder: Path
     sources: tuple[Path, ...]
-    """the kernels' files, part of the library or not"""
+    """the files of all kernels, whether or not they are part of the library"""
     served: tuple[SelectedKernel, ...]
     """the kernels of the library"""
     archs: tuple[int, ...]
@@ -51,12 +51,12 @@ class Exported:
 
     @property
     def operation(self) -> Operation:
-        """The operation of its kernels."""
+        """The operation that the kernels compute."""
         return self.served[0].problem.operation
 
     @property
     def never_run(self) -> str:
-        """A line about the kernels that were tuned on a device that runs nothing; empty if there are none."""
+        """A line about kernels that were tuned on a device that runs no kernels; empty if there are none."""
         found: dict[str, list[str]] = {}
         for kernel in self.served:
             device = kernel.origin.device
@@ -68,12 +68,12 @@ class Exported:
 
     @property
     def untuned(self) -> tuple[str, ...]:
-        """The kernels that were chosen without a run."""
+        """Names of the kernels that were chosen without ever running."""
         return tuple(kernel.name for kernel in self.served if kernel.origin.recorded is None)
 
 
 Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
-"""Compiles kernels, whose files are in a folder, for some architectures; returns file names and contents."""
+"""A function that compiles kernels, whose files are in a folder, for some architectures: file name to content."""
 
 
 def export_library(
@@ -85,12 +85,13 @@ def export_library(
     images: Images | None = None,
     self_test: bool = True,
 ) -> Exported:
-    """Write the kernels of one device as a library that is built without autotune; `archs` empty: the device's own.
+    """Write the kernels of one device as a library that can be built without autotune.
 
-    If a dispatcher is given, the kernels are its choices, and its rule is written as well. `images` compiles further
-    files. Without `self_test` the self-test has no data, which takes a second per kernel to compute. Raises StoreError
-    if a kernel does not support one of the architectures, if a header does not give the recorded launches, or if the
-    folder cannot be written or has other files in place of the library's.
+    If `archs` is empty, the library is for the device's own architecture. If a dispatcher is given, the kernels are the
+    dispatcher's choices, and its rule is written as well. `images` compiles further files. Without `self_test` the
+    self-test gets no data, which would take a second per kernel to compute. Raises StoreError if a kernel does not
+    support one of the architectures, if a header does not give the recorded launches, if the folder cannot be written,
+    or if unrelated files are in the way.
     """
     for kernel in chosen:
         _check_names(kernel)
@@ -114,9 +115,9 @@ def export_library(
 
 
 _NAME = re.compile(r"[\w-]+")
-"""of a study or a layer; files are named after it"""
+"""Matches the name of a study or a layer, which becomes part of file names."""
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""of C++"""
+"""Matches a C++ identifier."""
 
 
 def _check_names(kernel: SelectedKernel) -> None:
@@ -132,13 +133,13 @@ def _check_names(kernel: SelectedKernel) -> None:
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
-    """The architecture of the GPU that the kernels were tuned on, or that of a substitute."""
+    """Return the architecture of the GPU on which the kernels were tuned, or of the device that replaced it."""
     devices = [kernel.origin.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
 def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, self_test: bool) -> dict[str, str]:
-    """Name and content of every file of the library except the kernels and `provenance.json`."""
+    """Return name and content of every file of the library except the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
     view = operation_context(declared)
@@ -170,7 +171,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
 
 
 def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, object]:
-    """The origin of each kernel."""
+    """Return the content of `provenance.json`: the origin of each kernel."""
     kernels = []
     for kernel in served:
         source, origin = kernel.source, kernel.origin

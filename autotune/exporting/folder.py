@@ -1,7 +1,7 @@
-"""Write the files of an export: into a temporary folder first, from which they replace an earlier export's.
+"""Write the files of an export into a temporary folder, then move them into place.
 
-Only unedited files of an earlier export are replaced or removed: `provenance.json` lists them with their hashes. All
-other files stay as they are. No link below the folder is followed.
+Only unedited files of an earlier export are replaced or removed; `provenance.json` lists the files and their hashes.
+All other files stay as they are. Links below the folder are not followed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from autotune.errors import StoreError, not_written
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
 """The results of building and testing the folder; not part of the export."""
-_HASHES = "sha256"  # key of PROVENANCE: file to hash
+_HASHES = "sha256"  # key in PROVENANCE of the table from file to hash
 
 More = Callable[[Path], Mapping[str, bytes]]
-"""Makes further files of a folder from the files in it."""
+"""A function that makes further files from the files in a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +34,24 @@ class Written:
     """A folder that was written."""
 
     provenance: bytes
-    """its PROVENANCE"""
+    """content of the folder's PROVENANCE"""
     edited: tuple[str, ...]
-    """files that an earlier export wrote and this one does not, kept because somebody edited them"""
+    """files of an earlier export, but not of this one, that were kept because somebody had edited them"""
 
 
 def write_folder(
     folder: Path, texts: Mapping[str, str], provenance: Mapping[str, object], more: More = lambda _: {}
 ) -> Written:
-    """Write files, the additional files that `more` makes, and the provenance that lists them; replace an earlier
-    export's.
+    """Write `texts`, the files that `more` makes from them, and the provenance; replace the files of an earlier export.
 
-    Raises StoreError, with nothing changed, if something cannot be written, would replace a file that is edited or not
-    of an export, or is outside the folder.
+    Raises StoreError, without changing anything, if a file cannot be written, is outside the folder, or would replace a
+    file that was edited or is not part of an export.
     """
     for name in texts:
         if not _inside(name):
             raise StoreError(f"{name}: is outside {folder}; its name comes from its study and layer")
     target = Path(os.path.realpath(folder))
-    _Earlier(folder, target).check_free(texts)  # before they are made, which takes time
+    _Earlier(folder, target).check_free(texts)  # before `more` makes files, which takes time
     with _writing(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
     with _stage(folder, target) as new:
@@ -78,8 +77,9 @@ def write_folder(
 
 
 def write_proof(folder: Path, provenance: bytes, lines: Iterable[str]) -> None:
-    """Write PROOF of the export with this provenance. Raises StoreError if it cannot be written, or if the export was
-    replaced.
+    """Write the PROOF of the export with this provenance.
+
+    Raises StoreError if the file cannot be written, or if another export has replaced this one.
     """
     target = Path(os.path.realpath(folder))
     with _writing(folder / PROOF), _locked(target.parent), _stage(folder, target) as new:
@@ -106,7 +106,7 @@ class _Earlier:
         self.edited = frozenset(name for name in hashes.keys() - unedited if os.path.lexists(target / name))
 
     def check_free(self, names: Iterable[str]) -> None:
-        """Raise StoreError if an edited or unrelated file is in the way of these."""
+        """Raise StoreError if an edited or unrelated file is in the way of files with these names."""
         edited = []
         for name in (PROVENANCE, PROOF, *names):
             at = self._in_the_way(name)
@@ -123,7 +123,7 @@ class _Earlier:
             raise StoreError(f"{', '.join(edited)}: {why}")
 
     def _in_the_way(self, name: str) -> str | None:
-        """A path that blocks a file: the file's own, or a path above it that is not a folder; None if there is none."""
+        """Return the path that blocks a file: its own, or one above it that is not a folder; None if nothing does."""
         for parent in reversed(PurePath(name).parents[:-1]):
             if os.path.lexists(self.target / parent) and not _is_folder(self.target / parent):
                 return str(parent)
@@ -134,7 +134,7 @@ class _Earlier:
         return "" if content is None else _hash_of(content)
 
     def _content(self, name: str) -> bytes | None:
-        """The content of a file below the folder; None if it does not exist, or if there is a link on the way."""
+        """Read a file below the folder; None if the file does not exist, or if its path contains a link."""
         path = PurePath(name)
         if any(os.path.islink(self.target / part) for part in (*path.parents[:-1], path)):
             return None
@@ -144,7 +144,7 @@ class _Earlier:
 
 
 def _recorded(provenance: bytes | None) -> Mapping[str, str]:
-    """The files in a provenance with their hashes; empty if it is not an export's."""
+    """Return the files listed in a provenance with their hashes; empty if it is not the provenance of an export."""
     try:
         content = json.loads(provenance or b"null")
     except (ValueError, RecursionError):
@@ -165,12 +165,12 @@ def _inside(name: str) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is a folder, and not a link to one."""
+    """Whether a path is a folder, and not a link to a folder."""
     return stat.S_ISDIR(path.lstat().st_mode)
 
 
 def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files into a new folder; messages name them by their final place in `folder`."""
+    """Write files into a new folder; messages name their final paths in `folder`."""
     for name, content in contents.items():
         with _writing(folder / name):
             (new / name).parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _write(folder: Path, new: Path, contents: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def _stage(folder: Path, target: Path) -> Iterator[Path]:
-    """A new folder on the file system of `target`: inside it, or next to it if it does not exist."""
+    """Yield a temporary folder on the file system of `target`: inside `target`, or next to it if it does not exist."""
     new = (target if target.is_dir() else target.parent) / f".autotune-{secrets.token_hex(4)}"
     with _writing(folder):
         new.mkdir()
@@ -191,10 +191,10 @@ def _stage(folder: Path, target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(parent: Path) -> Iterator[None]:
-    """Wait until no other export moves files into place."""
+    """Hold a lock, so that no other export moves files into place meanwhile."""
     descriptor = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # on a file system without locks
+        with suppress(OSError):  # the file system may not support locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

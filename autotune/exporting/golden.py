@@ -1,8 +1,7 @@
-"""The self-test's golden values: some outputs of a layer in double precision, on data that every machine generates
-alike.
+"""Compute the self-test's golden values: some outputs of a layer in double precision.
 
-`templates/export/selftest.cpp` makes the same data. It computes outputs itself, all of them if that is quick, and
-compares them with the golden values.
+The inputs are generated in the same way on every machine: `templates/export/selftest.cpp` makes the same data. The
+self-test computes outputs itself, all of them if that is quick, and compares them with the golden values.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from autotune.operation.declarations import DRAWN, Array, Fill
 from autotune.operation.registry import CONV, CONV2D
 from autotune.problem import Problem, valid_problems
 
-SAMPLES = 256  # outputs of each data set, if the self-test's own reference computes the others
-ALL_SAMPLES = 1024  # the same if only these are compared
-MOST_PRODUCTS = 200_000_000  # FLOP of the self-test's own reference, about a second
-_UNITS = 3  # the first number of a run-time size that is not divisible by a power of two
-_SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes; the largest up to the tuned size is tested
-_QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # of a further run-time size; both data sets take a second
-_DRAWS, _RANDOM_FLOPS = 8, 5_000_000  # of random run-time sizes; the first ones that take little time are tested
-_NEXT_SIZES = 1000  # number of sizes to try
-_OUTPUTS = 1003  # minimum, if a unit of the run-time size has fewer outputs than a warp has threads
+SAMPLES = 256  # outputs per data set, if the self-test's own reference computes all others
+ALL_SAMPLES = 1024  # outputs per data set, if only these are compared
+MOST_PRODUCTS = 200_000_000  # products that the self-test's own reference computes in about a second
+_UNITS = 3  # smallest run-time size above 1 that is not a multiple of 2
+_SIXTEENS = (144, 112, 64, 32, 16)  # further run-time sizes; the largest one up to the tuned size is tested
+_QUICK_FLOPS, _QUICK_ELEMENTS = 50_000_000, 1 << 21  # limits for a further run-time size; both data sets take a second
+_DRAWS, _RANDOM_FLOPS = 8, 5_000_000  # draws of random run-time sizes; the first that takes little time is tested
+_NEXT_SIZES = 1000  # number of consecutive sizes to try
+_OUTPUTS = 1003  # minimum number of outputs, if a unit of the run-time size has fewer outputs than a warp has threads
 _WARP = 32
 _CONVOLUTIONS = (CONV2D, CONV)  # operations whose C++ reference these golden values check
 
@@ -39,18 +38,18 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Some values of one output at some run-time sizes, on one of the two data sets, or all of an input of data.py."""
+    """Some values of an output, for one data set and some run-time sizes, or all values of an input from data.py."""
 
     output: str
     sizes: tuple[int, ...]
     integers: bool
     indices: tuple[int, ...]
-    """flat indices"""
+    """flat indices of the values"""
     values: tuple[float, ...]
     units: tuple[float, ...]
-    """the units of their errors; 0 if the self-test's own reference computes them"""
+    """units of the values' errors; 0 if the self-test's own reference computes them"""
     products: tuple[float, ...]
-    """how many products each sums; 0 if the self-test's own reference counts them"""
+    """number of products in each sum; 0 if the self-test's own reference counts them"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +57,21 @@ class Golden:
     """The test data of a kernel's shape, whatever run-time sizes it was tuned for."""
 
     sizes: tuple[int, ...]
-    """small ones that use every part of a kernel"""
+    """small run-time sizes that use every part of a kernel"""
     least: tuple[int, ...]
     more_sizes: tuple[tuple[int, ...], ...]
-    """others, up to the tuned ones, that take little time"""
+    """other run-time sizes, up to the tuned ones, that take little time"""
     most_outputs: int
     """number of outputs that the self-test's own reference computes"""
     sets: tuple[Samples, ...]
 
 
 def golden(problem: Problem, seed: int) -> Golden:
-    """The golden values of a problem's shape, for run-time sizes that are small but use every part of a kernel, for the
-    smallest and for random ones.
+    """Compute the golden values of a problem's shape for several run-time sizes.
 
-    If the operation's reference is in C++, there are golden values only for convolutions, which have a second reference
-    here.
-    Raises TemplateError if a reference in numpy fails.
+    These are small sizes that use every part of a kernel, the smallest sizes, and a few others. If the operation's
+    reference is in C++, only convolutions have golden values, because this module implements a second reference for
+    them. Raises TemplateError if a reference in numpy fails.
     """
     few, least = self_test_problems(problem)
     more = tuple(each for each in _more_problems(problem, few, seed) if each not in (few, least))
@@ -94,7 +92,7 @@ def golden(problem: Problem, seed: int) -> Golden:
 
 
 def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
-    """The problem at run-time sizes for testing a kernel: small ones that use every part of it, and the smallest."""
+    """Return the problem at small run-time sizes that use every part of a kernel, and at the smallest sizes."""
     few = least = problem
     for place in range(1, len(problem.runtime_sizes)):
         few = _first_valid(few, place, _UNITS)
@@ -107,8 +105,10 @@ def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def _more_problems(problem: Problem, few: Problem, seed: int) -> tuple[Problem, ...]:
-    """For each run-time size a multiple of 16, beyond 100 where there is one, and the tuned size; then all tuned ones,
-    and random ones below; if a CPU runs the kernel there in time.
+    """Return the problem at further run-time sizes for which a CPU runs the kernel quickly.
+
+    Each run-time size in turn is set to the largest of _SIXTEENS up to the tuned size, and to the tuned size. All tuned
+    sizes together, and random sizes below them, follow.
     """
     found = []
     for place, tuned in enumerate(problem.runtime_sizes):
@@ -127,8 +127,9 @@ def _is_quick(problem: Problem) -> bool:
 
 
 def _first_valid(problem: Problem, place: int, least: int) -> Problem:
-    """The problem with the first number from here on for a run-time size that makes a valid problem: one of the next
-    few, a power of two, or its own size.
+    """Return the problem with the smallest valid value of at least `least` for the run-time size at `place`.
+
+    The values that are tried are the next _NEXT_SIZES numbers, powers of two, and the size of the problem itself.
     """
     most = problem.runtime_sizes[place]
     powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
@@ -152,7 +153,7 @@ def _of_convolution(problem: Problem, *, integers: bool) -> Samples:
 
 def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
     sizes = problem.runtime_sizes
-    for name, values in given_data(problem, int(integers)).items():  # which the self-test takes from here
+    for name, values in given_data(problem, int(integers)).items():  # stored for the self-test
         zeros = (0.0,) * len(values)
         yield Samples(name, sizes, integers, tuple(range(len(values))), tuple(values.tolist()), zeros, zeros)
     for expected in numpy_reference(problem, data_of(problem, integers=integers)):
@@ -162,8 +163,9 @@ def _of_numpy(problem: Problem, *, integers: bool) -> Iterator[Samples]:
 
 
 def data_of(problem: Problem, *, integers: bool) -> dict[str, Doubles]:
-    """The inputs, flat and as stored: small integers, or rounded numbers that are close to normally distributed, unless
-    the operation declares others.
+    """Generate the inputs, flat and rounded to their storage types.
+
+    Unless the operation declares other data, they are small integers or close to normally distributed.
     """
     own = {
         array.name: _filled(array, problem.operation.seed(array.name), integers=integers)
@@ -193,7 +195,7 @@ def _filled(array: Array, seed: int, *, integers: bool) -> Doubles:
 
 
 def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:
-    """splitmix64 of seed << 40 and the following integers."""
+    """Return splitmix64 of seed << 40 and of the integers that follow it."""
     value = np.arange(count, dtype=np.uint64) + np.uint64((seed << 40) + 0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -201,7 +203,7 @@ def _mixed(seed: int, count: int) -> npt.NDArray[np.uint64]:
 
 
 def _normal(seed: int, count: int) -> Doubles:
-    """Sums of twelve uniform 16-bit numbers, of mean 0 and variance 1."""
+    """Return sums of twelve uniform 16-bit numbers, scaled to mean 0 and variance 1."""
     random = _mixed(seed, 3 * count)
     parts = [(random >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in range(0, 64, 16)]
     sums = np.sum(parts, axis=0).astype(np.int64).reshape(count, 3).sum(axis=1)
@@ -210,14 +212,14 @@ def _normal(seed: int, count: int) -> Doubles:
 
 
 def _indices(elements: int, most: int) -> npt.NDArray[np.int64]:
-    """The first and last outputs, and others at regular distances."""
+    """Return the indices of the first and last output, and of others at regular distances."""
     if elements <= most:
         return np.arange(elements)
     return np.unique(np.linspace(0, elements - 1, most).astype(np.int64))
 
 
 def _outputs(problem: Problem, indices: npt.NDArray[np.int64], inputs: Mapping[str, Doubles]) -> Doubles:
-    """The given outputs of a convolution, in double precision."""
+    """Compute the outputs of a convolution at these flat indices, in double precision."""
     names = problem.names()
     p = {name: value for name, value in names.items() if isinstance(value, int)}
     group = p["c"] // p["groups"]

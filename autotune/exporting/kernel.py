@@ -1,4 +1,4 @@
-"""A kernel for an export: its origin, its `.cu` file and compiler flags, and the choice among several."""
+"""A kernel for an export: its origin, `.cu` file and compiler flags, and the choice among kernels for one problem."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Origin:
     device: DeviceInfo
     template_hash: str
     cache: str
-    """cold or hot: how it was timed, or would be"""
+    """cold or hot: how the kernel was timed, or would be timed"""
     recorded: BestRow | None = None
-    """None: it never ran"""
+    """the recorded result; None if the kernel never ran"""
     floor_us: float | None = None
-    """None: its device was not calibrated, or it never ran"""
+    """roofline time, microseconds; None if the device was not calibrated or the kernel never ran"""
     predicted_us: float | None = None
-    """of a kernel that never ran; None: unknown"""
+    """predicted time of a kernel that never ran, microseconds; None if unknown"""
 
     @property
     def name(self) -> str:
@@ -46,20 +46,22 @@ class Origin:
 
     @property
     def time_us(self) -> float:
-        """The measured time, or else the predicted one; 0 if it is unknown."""
+        """The measured time, or else the predicted time, in microseconds; 0 if both are unknown."""
         return self.recorded.median_us if self.recorded else self.predicted_us or 0.0
 
 
 def recorded_origin(row: BestRow, floor_us: float | None) -> Origin:
-    """The origin of a recorded kernel."""
+    """Return the origin of a recorded kernel."""
     trial_row = row.row
     names = (row.study, row.layer.name, trial_row.device, trial_row.template_hash, row.timing.cache)
     return Origin(*names, recorded=row, floor_us=floor_us)
 
 
 def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -> str:
-    """A kernel's name; then its accuracy class unless that is fp32, `nondeterministic`, and the kind of a device unless
-    that is a GPU.
+    """Return the stem of a kernel's file name: the kernel's name and up to three suffixes.
+
+    The suffixes are the accuracy class (unless it is fp32), `nondeterministic`, and the kind of a device that is not a
+    GPU.
     """
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not deterministic:
@@ -70,19 +72,19 @@ def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -
 
 
 def kernel_text(origin: Origin, source: KernelSource) -> str:
-    """The provenance as a comment, then the rendered source."""
+    """Return the content of a kernel's file: the provenance as a comment, then the rendered source."""
     return f"{provenance(origin, source)}\n{source.program.text.strip()}\n"
 
 
 def never_run(device: DeviceInfo) -> str:
-    """The source of a device's times if it runs no kernels; empty for a device that runs them."""
+    """Return the source of the times of a device that runs no kernels; empty for a device that runs kernels."""
     if device.can.compile:
         return ""
     return "invented" if device.kind == "null" else "recorded elsewhere"
 
 
 def provenance(origin: Origin, source: KernelSource) -> str:
-    """The header comment: problem, config, measurement, launches, hashes, versions."""
+    """Write the comment at the top of a kernel's file: problem, config, measurement, launches, hashes, versions."""
     device, recorded, problem, config = origin.device, origin.recorded, source.problem, source.config
     lines = [
         f"{origin.name}: {_problem(problem)}",
@@ -123,7 +125,7 @@ def provenance(origin: Origin, source: KernelSource) -> str:
 
 
 def _measured(row: BestRow, floor_us: float | None) -> list[str]:
-    """The lines about a kernel's measurement."""
+    """Return the lines about a kernel's measurement."""
     trial, timing = row.row.trial, row.timing
     lines = [
         f"time          median {timing.median_us:.2f} us, quartiles {timing.q1_us:.2f} to {timing.q3_us:.2f} us, "
@@ -144,18 +146,18 @@ def _measured(row: BestRow, floor_us: float | None) -> list[str]:
 
 
 def _predicted(predicted_us: float) -> str:
-    """The line about the time of a kernel that never ran."""
+    """Return the line about the time of a kernel that never ran."""
     time = f"{predicted_us:.2f} us predicted by the cost model" if predicted_us else "unknown"
     return f"time          {time}; never timed"
 
 
 def _problem(problem: Problem) -> str:
-    """A problem; for operations other than conv2d it begins with the operation's name."""
+    """Describe a problem, beginning with the name of its operation."""
     return f"{CONV2D} {problem}" if problem.operation.name == CONV2D else str(problem)
 
 
 def _tensor_map(tensor: TensorMap) -> str:
-    """The parameters of cuTensorMapEncodeTiled, or of cuTensorMapEncodeIm2col."""
+    """Describe a tensor map by the parameters of cuTensorMapEncodeTiled or cuTensorMapEncodeIm2col."""
 
     def numbers(extents: tuple[int, ...]) -> str:
         return " x ".join(map(str, extents))
@@ -181,9 +183,9 @@ class SelectedKernel:
     origin: Origin
     source: KernelSource
     header: str
-    """its family's, at the time when it was rendered"""
+    """header of the kernel's family at the time when the kernel was rendered"""
     admitted: tuple[str, ...]
-    """accuracy classes that its study admits"""
+    """accuracy classes that the kernel's study admits"""
 
     @property
     def name(self) -> str:
@@ -192,7 +194,7 @@ class SelectedKernel:
 
     @property
     def stem(self) -> str:
-        """Name of its file without `.cu`."""
+        """The name of the kernel's file without `.cu`."""
         source = self.source
         return stem(self.name, self.origin.device, source.accuracy, deterministic=source.deterministic)
 
@@ -203,7 +205,7 @@ class SelectedKernel:
 
     @cached_property
     def bound(self) -> BoundTemplate:
-        """Its family's header with the problem and the device filled in."""
+        """The header of the kernel's family with the problem and the device filled in."""
         return BoundTemplate(
             template_of_header(self.source.config.template, self.header, self.problem.operation),
             self.problem,
@@ -212,10 +214,11 @@ class SelectedKernel:
 
 
 def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
-    """One kernel for each problem: the fastest that its study admits, in the given order.
+    """Choose one kernel for each problem: the fastest that the kernel's study admits. Problems keep the given order.
 
-    Deterministic kernels come before others, and kernels for a cold cache before kernels for a hot one, because their
-    times are not comparable. If the study admits none, the one with the strictest accuracy class is chosen.
+    Deterministic kernels are preferred to others. Kernels timed with a cold cache are preferred to kernels timed with a
+    hot one, because their times are not comparable. If the study admits none of the kernels, the one with the strictest
+    accuracy class is chosen.
     """
     best: dict[Problem, SelectedKernel] = {}
     for kernel in chosen:
@@ -232,12 +235,12 @@ def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
 
 DEPENDENT = "-DAUTOTUNE_DEPENDENT_LAUNCH"
 NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), DEPENDENT)
-"""for every architecture"""
+"""Flags of nvcc for an exported kernel, whatever the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-"""Compute capabilities times ten that nvcc 12 or 13 compiles for."""
+"""Compute capabilities, times ten, for which nvcc 12 or 13 compiles."""
 
 
 def gencode(archs: Iterable[int], text: str) -> list[str]:
-    """nvcc's options for the machine code of these architectures."""
+    """Return nvcc's options for generating machine code for these architectures."""
     numbers = [architecture(arch, text) for arch in archs]
     return [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers]

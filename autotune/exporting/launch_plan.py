@@ -1,6 +1,6 @@
-"""A kernel's launches for any run-time sizes: its family's header with everything folded except these and the device.
+"""Plan a kernel's launches for any run-time sizes: fold everything else except the device into the family's header.
 
-`render` evaluates the same expressions for some sizes, so an exported library launches the kernels as they were tuned.
+`render` evaluates the same expressions for given sizes, so an exported library launches kernels as they were tuned.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16
-"""Maximum numbers of stages of a plan, kernels and constants of a program, and arguments of a
-stage, as in `kernel.h`.
+"""Maximum number of stages of a plan, of kernels and constants of a program, and of arguments of a stage, as in
+`kernel.h`.
 """
 MOST_MAPS = 7
 """Maximum number of tensor maps of a kernel, as in `kernel.h`."""
@@ -31,19 +31,19 @@ class Need:
     """A condition under which a kernel may be launched."""
 
     holds: str
-    """C++"""
+    """the condition in C++"""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A stage's launch; everything except the arguments is C++."""
+    """A stage's launch; sizes and conditions are C++ expressions."""
 
     entry: int
     """index into the program's entries"""
     args: tuple[str, ...]
     when: str
-    """empty: always"""
+    """condition for launching the stage; empty: always"""
     grid: tuple[str, ...]
     block: tuple[str, ...]
     smem_bytes: str
@@ -70,11 +70,11 @@ class Plan:
     """The launches of a kernel as C++ expressions of the run-time sizes and the device."""
 
     locals: tuple[tuple[str, str], ...]
-    """derived values that depend on these, each before the values that use it"""
+    """derived values that depend on the run-time sizes or the device, each before the values that use it"""
     device_needs: tuple[Need, ...]
     n_needs: tuple[Need, ...]
-    """rules that only matter for larger run-time sizes than the tuned ones: a header's rules exclude overflows for many
-    images and wasteful configs for few, but a kernel must run any number (docs/templates.md)
+    """rules that are only checked for run-time sizes larger than the tuned ones: a header's rules exclude overflows for
+    many images and wasteful configs for few, but a kernel must run for any number (docs/templates.md)
     """
     prepare: tuple[PlanStage, ...]
     stages: tuple[PlanStage, ...]
@@ -82,11 +82,11 @@ class Plan:
     workspace_bytes: str
     loop_count: str
     tensor_maps: tuple[PlanTensorMap, ...]
-    """that stages take as map0, map1, ..."""
+    """tensor maps, which stages take as map0, map1, ..."""
 
 
 def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> None:
-    """Raise StoreError unless the header gives the recorded launches for the tuned n."""
+    """Raise StoreError unless the header gives the recorded launches for the tuned run-time sizes."""
     template = bound.template
     try:
         names = bound.check(source.config)
@@ -110,7 +110,7 @@ def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> Non
 
 
 def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
-    """Why a kernel's family does not support an architecture; empty if it does."""
+    """Return the reason why a kernel's family does not support an architecture; empty if it does."""
     other = BoundTemplate(bound.template, bound.problem, replace(bound.device, arch=arch))
     if not other.supported:
         return f"{bound.template.name} requires: {other.unmet}"
@@ -122,10 +122,10 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
 
 
 def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
-    """The launches of a recorded kernel for any n and device.
+    """Plan the launches of a recorded kernel for any run-time sizes and device.
 
-    Raises TemplateError if packed filters or the set of constants depend on n, if filters are prepared with a
-    workspace, or if something exceeds MOST.
+    Raises TemplateError if packed weights or the set of constants depend on a run-time size, if preparing weights takes
+    the workspace, or if a number exceeds MOST.
     """
     return _Planner(bound, source).plan()
 
@@ -144,7 +144,7 @@ class _Planner:
         self._depends = {name: frozenset({name}) for name in self._natural}
         self._depends |= dict.fromkeys(changing, self._runtime)
         self._open: dict[str, Folded] = {}
-        """derived values that depend on n or the device"""
+        """derived values that depend on a run-time size or the device"""
         self._used: set[str] = set()
         self._maps: dict[str, TensorMapTemplate] = {}
         """the constants that the config has"""
@@ -166,7 +166,7 @@ class _Planner:
                 self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
-        """All parts as C++; derived values last, because only then it is known which are used."""
+        """Write all parts as C++, derived values last, because only then it is known which ones are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
             if self._runtime & self._follows_from(self._fold(expression)):
@@ -212,7 +212,7 @@ class _Planner:
         return fold(expression, self._known, self._template.operation, self._natural)
 
     def _follows_from(self, folded: Folded) -> frozenset[str]:
-        """On which of n and the device's names a value depends, also through derived values."""
+        """Return the run-time sizes and device names on which a value depends, directly or through derived values."""
         return frozenset().union(*(self._depends[name] for name in _names(folded)))
 
     def _cpp(self, expression: Expression) -> str:
@@ -221,7 +221,7 @@ class _Planner:
         return folded.cpp
 
     def _needs(self) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-        """The header's conditions that depend on the device or on n, because they do not hold for all."""
+        """Return the header's conditions that depend only on the device, and those that depend on run-time sizes."""
         template = self._template
         of_device: list[Need] = []
         of_n: list[Need] = []
@@ -286,7 +286,7 @@ class _Planner:
 
 
 def _names(folded: Folded) -> frozenset[str]:
-    """The names that remain in it."""
+    """Return the names that remain in a folded expression."""
     return frozenset() if folded.value is not None else Expression(folded.text, "folded").names
 
 

@@ -1,4 +1,4 @@
-"""An operation's declaration in C++, for the templates of an export."""
+"""Write an operation's declaration in C++, for the templates of an export."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ _TYPES = frozenset(
         *("Samples", "Stored", "Taken", "Tensors", "Unevaluable", "Whole"),
     )
 )
-"""Types of the library, with which enumerations must not collide."""
+"""Names of the library's types, with which enumerations must not collide."""
 
 _PARAMETERS = ("handle", "arguments", "stream", "bytes", "sizes", "at")
-"""Names in the functions that also take the run-time sizes."""
+"""Names of parameters of the functions that also take the run-time sizes."""
 _C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 
 def operation_context(operation: Operation) -> dict[str, object]:
-    """An operation for the templates, with expressions in C++ on a `layer`. Raises StoreError for names that an export
-    uses for something else.
+    """Return an operation's values for the templates; expressions are in C++ and read a problem named `layer`.
+
+    Raises StoreError for names that an export uses for something else.
     """
     _check_names(operation)
     names = operation.names_of(*ROLES)
@@ -60,8 +61,8 @@ def operation_context(operation: Operation) -> dict[str, object]:
         "runtime_text": _listed(operation.runtime),
         "runtime_of_problem": ", ".join(f"problem.{name}" for name in operation.runtime),
         "runtime_of_at": ", ".join(f"at[{place}]" for place, _ in enumerate(operation.runtime)),
-        "reference": not in_numpy(operation),  # in C++, so that the self-test has it too
-        "error_unit": error_unit(operation.bounds.of(operation.output)),  # from the C++ reference
+        "reference": not in_numpy(operation),  # whether it is in C++, so that the self-test can use it
+        "error_unit": error_unit(operation.bounds.of(operation.output)),  # computed from the value of the C++ reference
         "roles": ROLES,
         "fills": FILLS,
         "dtypes": tuple(TYPES),
@@ -79,7 +80,7 @@ def operation_context(operation: Operation) -> dict[str, object]:
         "members": ",\n          ".join((*members, *words)),  # initialisers of a problem from the C interface's
         "same_shape": " &&\n           ".join(f"a.{name} == b.{name}" for name in fixed),
         "names": names,
-        "inputs": inputs,  # of the reference
+        "inputs": inputs,  # arguments of the reference
         "input_data": ", ".join(f"data[{names.index(name)}]" for name in inputs),
         "is_read": _one_of(READ),
         "is_output": _one_of(COMPUTED),
@@ -93,7 +94,7 @@ def operation_context(operation: Operation) -> dict[str, object]:
 
 
 def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
-    """The C name of each word, by enumeration; prefixed with the enumeration's name if the word alone is ambiguous."""
+    """Return the C name of each word, by enumeration; it contains the enumeration's name if the word is ambiguous."""
     times = Counter(word for words in operation.words.values() for word in words)
     prefix = operation.name.upper()
 
@@ -131,12 +132,12 @@ def _one_of(roles: tuple[Role, ...]) -> str:
 
 
 def _set(names: tuple[str, ...]) -> str:
-    """Assignments of the arguments with the same names, in C."""
+    """Write C assignments of parameters to the arguments with the same names."""
     return ", ".join(f"arguments.{name} = {name}" for name in names)
 
 
 def _array(array: ArrayTemplate, operation: Operation) -> dict[str, object]:
-    """An array that problems may have."""
+    """Return an array's values for the templates."""
     texts = {layout: [extent.expression.text for extent in extents] for layout, extents in array.shapes.items()}
     shapes = {layout: f"[{', '.join(extents)}]" for layout, extents in texts.items()}
     alike = len(set(shapes.values())) == 1
@@ -148,19 +149,19 @@ def _array(array: ArrayTemplate, operation: Operation) -> dict[str, object]:
         "c_type": _C_TYPES[next(iter(array.dtypes.values()))] if array.role == SCALAR else "",
         "doc": shape if when == "true" else f"{shape}, where {when}",
         "when": _cpp(array.when.expression, operation),
-        "type_word": array.type_word,  # which word says the storage type of its elements
+        "type_word": array.type_word,  # the word that determines the storage type of elements
         "dtypes": tuple(array.dtypes[word] for word in operation.words[array.type_word]),
         "extents": tuple(_cpp(extent, operation) for extent in _extents(texts, array.name)),
         "fill": array.fill,
-        "least": _cpp(array.least.expression, operation),  # range of test data that are integers
+        "least": _cpp(array.least.expression, operation),  # bounds of test data that are integers
         "most": _cpp(array.most.expression, operation),
-        "low": array.low.hex(),  # and of uniform test data
+        "low": array.low.hex(),  # bounds of uniform test data
         "high": array.high.hex(),
     }
 
 
 def _extents(texts: Mapping[str, list[str]], name: str) -> Iterator[Expression]:
-    """An array's extents, whatever the layout."""
+    """Yield an array's extents as expressions that choose by layout."""
     for axis in zip(*texts.values(), strict=True):
         *others, last = zip(texts, axis, strict=True)
         text = "".join(f"({extent}) if layout == '{layout}' else " for layout, extent in others) + f"({last[1]})"
@@ -172,6 +173,6 @@ def _cpp(expression: Expression, operation: Operation) -> str:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """Names as text."""
+    """List names as text: `a, b and c`."""
     *before, last = names or ("",)
     return f"{', '.join(before)} and {last}" if before else last

@@ -1,5 +1,7 @@
-"""Prove an exported folder: build it from its files in fresh processes, run its self-test, and on a CUDA device time it
-interleaved with the tuner's own kernels. The results are written to the folder's `proof.txt`.
+"""Prove an exported folder: build the library from its files in fresh processes and run its self-test.
+
+On a CUDA device the library's kernels are also timed, interleaved with the tuner's own. The results are written to the
+folder's `proof.txt`.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from autotune.tempdirs import temporary_folder
 from autotune.tuning.layer_finals import noise_floor
 from autotune.workers.worker import FinalsTimings
 
-ALLOWED = 0.02  # by which an exported kernel may be slower, if the noise floor is lower
-TIMED_S = 3.0  # of each kernel's finals, wall clock
+ALLOWED = 0.02  # fraction by which an exported kernel may be slower, if the noise floor is lower
+TIMED_S = 3.0  # wall clock of each kernel's finals
 _HOST_FLOPS = (
     5e8  # FLOP of a pass on the CPU; testing a kernel takes two dozen passes, and two cores run 1e8 per second
 )
@@ -45,15 +47,15 @@ class LibraryTiming:
 
     name: str
     own_us: tuple[float, ...]
-    """medians of the tuner's kernel, each with weights at other addresses"""
+    """medians of the tuner's kernel, microseconds, each with weights at other addresses"""
     library_us: tuple[float, ...]
-    """medians of the library's kernel, in the same way"""
+    """medians of the library's kernel, microseconds, each with weights at other addresses"""
     ratio: float
-    """median over rounds of the fastest of the library's divided by the slowest of the tuner's"""
+    """median over rounds of the library's fastest timing divided by the tuner's slowest"""
     surely: float
     """the lower end of the ratio's confidence interval"""
     allowed: float
-    """fraction by which it may be slower: ALLOWED, or the noise floor of this comparison if that is larger"""
+    """fraction by which the library may be slower: ALLOWED, or the noise floor of this comparison if that is larger"""
 
     @property
     def too_slow(self) -> bool:
@@ -95,14 +97,15 @@ def prove(
     stage: Callable[[str], None] = lambda _: None,
     cache: BinaryCache | None = None,
 ) -> Iterator[str]:
-    """Prove a folder on a CUDA device, or where there is none, which words say why, on the host.
+    """Prove a folder on a CUDA device, or on the host if `evaluator` is a string that says why there is no device.
 
-    Its kernels are checked by the sanitizer first, for few images; words say why there is none, and `not_run` which
-    checks do not run here. Yields what was seen, line by line. `families` are the installed ones, whose lines messages
-    name. `cache` has programs for the CPU that were compiled before.
+    First the sanitizer checks the kernels for few images. `sanitizer` may be a string that says why there is none, and
+    `not_run` names the checks that do not run here. Yields the results line by line. `families` are the installed
+    families, so that messages can name lines of their files. `cache` has programs compiled for the CPU.
 
-    Raises ProofFailed, after it was written to the folder, when the library does not build, is wrong or too slow;
-    ToolchainError without a compiler, or where nothing can be built or run in the folder for temporary files.
+    Raises ProofFailed, after writing the failure to the folder, if the library does not build, gives wrong results or
+    is too slow. Raises ToolchainError if there is no compiler, or if nothing can be built or run in the folder for
+    temporary files.
     """
     lines: list[str] = []
     try:
@@ -136,8 +139,9 @@ def _say(exported: Exported, *lines: str) -> None:
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:
-    """Whether a device runs machine code for one of the architectures: of its own generation, and not newer than
-    itself.
+    """Whether a device runs machine code for one of the export's architectures.
+
+    The architecture must be of the device's generation and not newer than the device.
     """
     return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
 
@@ -145,7 +149,7 @@ def runs_on(exported: Exported, info: DeviceInfo) -> bool:
 def _sanitized(
     exported: Exported, sanitizer: Sanitizer | str, not_run: str, families: Mapping[str, KernelTemplate]
 ) -> Iterator[str]:
-    """The result of each check for each kernel. Raises ProofFailed for findings that are not known false alarms."""
+    """Yield the result of each check of each kernel. Raises ProofFailed for findings other than known false alarms."""
     if isinstance(sanitizer, str):
         yield f"not checked for few images: {sanitizer}"
     else:
@@ -191,7 +195,7 @@ def _tested_on_host(
         stage("building the library for the CPU")
         try:
             built = build_for_host(exported, Path(folder), cxx=find_cxx(), cache=cache)
-        except Rejected as rejected:  # of the host device, which supports less than nvcc
+        except Rejected as rejected:  # the host device supports less than nvcc
             yield f"not tested: the host device cannot compile a kernel: {rejected.message}"
         else:
             stage("running its self-test")
@@ -223,7 +227,7 @@ def _on_cuda(
 
 
 def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> LibraryTiming:
-    """A kernel of the library, verified for the tuned n, for timing next to the tuner's own."""
+    """Verify a kernel of the library for the tuned sizes, and time it interleaved with the tuner's own kernel."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:

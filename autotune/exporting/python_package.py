@@ -1,4 +1,4 @@
-"""The Python package of an export: the runtime of all operations, and for operations of networks the conversion."""
+"""The Python package of an export: the runtime, and for operations of networks also the conversion of networks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ANY_OPERATION = (
     *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
     *("torch_call.py", "torch_operator.py", "torch_runtime.py"),
 )
-"""Modules of the package that are the same for all operations; an export adds `declared.py` with
-its own declaration.
+"""Modules of the package that are the same for all operations; each export adds a `declared.py` with its operation's
+declaration.
 """
 _OF_NETWORKS = """\
 From Python, with the folder `python` on the path, use:
@@ -34,7 +34,7 @@ From Python, with the folder `python` on the path, use:
 - `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel"""
 
 RUNTIME = "autotune_runtime"
-"""The package and the header of conv2d's exports; another operation's are called autotune_NAME."""
+"""Name of the package and the header in exports of conv2d; for another operation the name is autotune_NAME."""
 _OLD_NAMES = {
     "autotune_conv2d.h": f"/* This header is now called {RUNTIME}.h; the next version removes the old name. */\n"
     f'#include "{RUNTIME}.h"\n',
@@ -44,19 +44,19 @@ _OLD_NAMES = {
 
 
 def named(text: str, declared: Operation) -> str:
-    """A text of the export's templates, with the operation's name in place of conv2d."""
+    """Replace conv2d by the operation's name in a text of the export's templates."""
     if declared.name != CONV2D:
         text = text.replace(RUNTIME, f"autotune_{declared.name}")
     return text.replace(CONV2D, declared.name).replace(CONV2D.upper(), declared.name.upper())
 
 
 def text_of(path: Path) -> str:
-    """A file of an export's templates. Raises StoreError."""
+    """Read a file of the export's templates. Raises StoreError if it cannot be read."""
     return read_text(path, StoreError)
 
 
 def package_texts(declared: Operation) -> dict[str, str]:
-    """The package's files by path."""
+    """Return the package's files: path to content."""
     package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
     names: Iterable[str] = ANY_OPERATION
@@ -69,7 +69,7 @@ def package_texts(declared: Operation) -> dict[str, str]:
 
 
 def _declared(declared: Operation) -> str:
-    """The package's declaration of its operation; one of networks also loads libraries of the others."""
+    """Write the package's `declared.py`; for an operation of networks it also declares the other such operations."""
     imported, interfaces = "", "(INTERFACE,)"
     if declared.name in OF_NETWORKS:
         imported = "from .network_interfaces import NETWORK_INTERFACES\n"
@@ -84,5 +84,5 @@ INTERFACES = {interfaces}
 
 
 def package_words(declared: Operation) -> str:
-    """The part of the folder's README about it."""
+    """Return the part of the exported README about the package."""
     return named(_OF_NETWORKS if declared.name in OF_NETWORKS else _OF_ANY, declared)

@@ -1,4 +1,4 @@
-"""Kernels in the form that the templates of `templates/export` need, and the choice among kernels of one shape."""
+"""Convert kernels to the values that the templates of `templates/export` need, and order kernels of one shape."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from autotune.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """A kernel for the templates."""
+    """The values of a kernel for the templates."""
 
     identifier: str
     name: str
-    """a string of C++"""
+    """the kernel's name as a C++ string literal"""
     stem: str
     label: str
-    """the name, unescaped"""
+    """the kernel's name, unescaped"""
     problem: Problem
     arrays: tuple[Array, ...]
     initialisers: tuple[str, ...]
-    """of its problem, lines of C"""
+    """lines of C that initialise the kernel's problem"""
     config: str
     problem_numbers: str
     accuracy: str
@@ -55,13 +55,13 @@ class KernelContext:
     plan: Plan
     least_arch: int
     exact: bool
-    """runs only on the architecture that it was tuned on"""
+    """whether the kernel runs only on the architecture on which it was tuned"""
     codes: str
-    """nvcc's options"""
+    """nvcc's options for the architectures"""
     dependent: bool
-    """may start before preceding kernels have ended"""
+    """whether the kernel may start before preceding kernels have ended"""
     is_larger: str
-    """whether a `layer` has a larger run-time size than the tuned one, in C++"""
+    """C++ condition: whether `layer` has a run-time size larger than the tuned one"""
 
 
 def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
@@ -101,12 +101,12 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
 
 
 def waits_itself(source: KernelSource) -> bool:
-    """Whether a pass is one kernel that may start before preceding ones have ended: `_ptx_dependent.cuh`."""
+    """Whether a pass is a single kernel that may start before preceding ones have ended (see `_ptx_dependent.cuh`)."""
     return "begin_dependent();" in source.program.text and len(source.stages) == 1
 
 
 def _initialisers(problem: Problem) -> tuple[str, ...]:
-    """Designated initialisers of a problem in C."""
+    """Return the designated initialisers of a problem in C, as lines."""
     declared, constants = problem.operation, word_constants(problem.operation)
     words = [f".{size.name} = {problem.values[size.name]}," for size in declared.sizes]
     words += [f".{kind} = {constants[kind][str(problem.values[kind])]}," for kind in declared.words]
@@ -114,13 +114,13 @@ def _initialisers(problem: Problem) -> tuple[str, ...]:
 
 
 def _least_arch(kernel: SelectedKernel) -> int:
-    """The oldest architecture that the kernel's family admits."""
+    """Return the oldest architecture that the kernel's family supports."""
     admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
     return next(admitted, kernel.origin.device.arch)
 
 
 def _printed(plan: Plan) -> Plan:
-    """The plan with its reasons as C++ strings."""
+    """Convert a plan's reasons to C++ strings."""
     of_device, of_n = (
         tuple(Need(need.holds, c_string(need.reason)) for need in needs) for needs in (plan.device_needs, plan.n_needs)
     )
@@ -135,7 +135,7 @@ def _device(device: DeviceInfo) -> str:
 
 
 def _device_numbers(device: DeviceInfo) -> str:
-    """The fields of the C interface's Device."""
+    """Return initialisers for the fields of Device in C++."""
     numbers = (device.arch, device.sm_count, device.smem_per_block_bytes, device.l2_bytes, device.max_threads_per_block)
     limits = (", ".join(map(str, limits)) for limits in (device.grid_limits, device.block_limits))
     return ", ".join((*map(str, numbers), *(f"{{{limit}}}" for limit in limits)))
@@ -143,19 +143,19 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels of a shape, in the order of the product of the run-time sizes that they were tuned for."""
+    """One of the kernels of a shape, ordered by the product of the run-time sizes for which they were tuned."""
 
     kernel: KernelContext
     threshold: str
-    """name of the constant"""
+    """name of the constant in C++ that holds `most_units`"""
     most_units: int
-    """product of the run-time sizes up to which it is used; 0: any"""
+    """largest product of run-time sizes for which the kernel is used; 0: any"""
     next: KernelContext | None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The dispatch of one shape of layer."""
+    """The choice among the kernels of one shape of layer."""
 
     sides: tuple[Side, ...]
     others: str
@@ -184,7 +184,7 @@ def _units(view: KernelContext) -> int:
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
-    """C++ names for these names, distinct from each other and from the names of the language and the library."""
+    """Return C++ names for these names, distinct from each other and from names of the language and the library."""
     found: list[str] = []
     for name in names:
         base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -196,18 +196,18 @@ def identifiers(names: Sequence[str]) -> list[str]:
 
 
 def _in_table(text: str) -> str:
-    """The text in a cell of Markdown, with markup escaped."""
+    """Escape a text for a cell of a Markdown table."""
     return re.sub(r"[\\`*<>\[\]|&]", lambda found: f"&#{ord(found[0])};", in_comment(text))
 
 
 def c_string(text: str) -> str:
-    """A C++ string literal of these characters, in UTF-8."""
+    """Return a C++ string literal of a text, in UTF-8."""
     plain = (string.ascii_letters + string.digits + " !#$%&'()*+,-./:;<=>@[]^_`{|}~").encode()
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
 def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> dict[str, object]:
-    """The golden values of a kernel's problem for the template. Raises TemplateError if its reference fails."""
+    """Return the golden values of a kernel's problem for the template. Raises TemplateError if a reference fails."""
     values = golden(problem, int(source.hash, 16))  # so that kernels are tested at different sizes
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
     return {
@@ -234,12 +234,12 @@ def golden_context(problem: Problem, source: KernelSource, identifier: str, name
 
 
 def _array(sizes: Sequence[int]) -> str:
-    """A std::array in C++."""
+    """Write the initialiser of a std::array in C++."""
     return f"{{{{{', '.join(map(str, sizes))}}}}}"
 
 
 def _samples(golden: Samples, bound: ErrorBound) -> tuple[str, ...]:
-    """Initialisers, four to a line."""
+    """Write the initialisers of samples, four per line."""
     columns = zip(golden.indices, golden.values, golden.units, golden.products, strict=True)
     words = [
         f"{{{index}, {value.hex()}, {bound.of(unit, products).hex()}}}," for index, value, unit, products in columns
