@@ -1,6 +1,6 @@
 """Read the memory and streams of GPU arrays and create new arrays.
 
-Supported are arrays of PyCUDA, CuPy and PyTorch, and any array with `__cuda_array_interface__` or DLPack.
+Arrays may come from PyCUDA, CuPy or PyTorch, or from any library that implements `__cuda_array_interface__` or DLPack.
 """
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ class _Reader:
         return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
-        """Return the name of a layer: that of its weight parameter without `weight`, else the path of its module."""
+        """Return the name of a layer: the weight parameter's name without `weight`, or else the module's path."""
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 
@@ -299,7 +299,7 @@ class _Reader:
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), axis=len(x.shape) - 1)
 
     def _layout(self, call: Call) -> str:
-        """Return the layout of a convolution: the network's if its filters are contiguous in both layouts."""
+        """Return the layout of a convolution; the network's layout if the filters are contiguous in both layouts."""
         images, filters = (self._type(call.tensor(name)).layouts for name in ("input", "weight"))
         if {"nhwc"} in (images, filters):
             return "nhwc"

@@ -34,7 +34,7 @@ class Call:
     name: str
     """the operator's name in ATen, without the underscore of in-place operators; empty for operators outside ATen"""
     arguments: Mapping[str, Argument]
-    """arguments by their names in the operator's schema; arguments that are not listed have the schema's defaults"""
+    """arguments by the names in the operator's schema; arguments that are not listed have the schema's defaults"""
     writes: tuple[str, ...]
     """names of the tensors that the call writes"""
     in_place: bool = False

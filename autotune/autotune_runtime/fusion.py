@@ -25,7 +25,7 @@ Function: TypeAlias = Callable[..., float]
 MOST_OPERATORS = 16
 """Maximum number of operators that are matched as one activation; a GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
-_CLOSE = 1e-5  # files have float32 constants; the two kinds of GELU differ by 5e-4
+_CLOSE = 1e-5  # constants in files are float32; the two kinds of GELU differ by 5e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,8 @@ def _fused(
 ) -> Fused | None:
     """Find the operators that a layer's kernel computes, and add the position of the fused addition to `taken`.
 
-    None if an operator outside a written-out norm reads a tensor inside it, or if the norm's result has another dtype.
+    None if the layer is a written-out norm and an operator outside the norm reads a tensor inside it, or if the norm's
+    result has another dtype than its input.
     """
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
@@ -246,9 +247,9 @@ def _only_for(graph: Graph, at: int) -> bool:
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """Find the operators in front of a convolution that its kernel computes.
+    """Find the operators in front of a convolution that the convolution's kernel can also compute.
 
-    These are padding, joining with earlier frames, upsampling or a gate.
+    These operators are padding, joining with earlier frames, upsampling or a gate.
     """
     found: Front | None = None
     alone = problem

@@ -346,7 +346,10 @@ class Library:
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
     def workspace_bytes(self, problem: DeclaredProblem) -> int:
-        """Return the workspace size of a pass on the current context's device. Raises LibraryError without a kernel."""
+        """Return the workspace size in bytes of a pass on the current context's device.
+
+        Raises LibraryError if there is no kernel for the problem.
+        """
         size = ctypes.c_uint64()
         self.call("workspace_size", ctypes.byref(self._of(problem)), ctypes.byref(size))
         return size.value
@@ -405,7 +408,7 @@ class Library:
             raise self.error(status)
 
     def error(self, status: int) -> LibraryError:
-        """Return an error with the library's message about the calling thread's latest call and its status."""
+        """Return an error with this status and the library's message about the calling thread's latest call."""
         message, more = self._text("status_text", status) or "", self._text("last_error")
         return LibraryError(Status(status), f"{message} ({more})" if more else message)
 

@@ -1,4 +1,4 @@
-"""Declarations of the operations that `convert` uses for a network's layers; their exports contain this module.
+"""Declare the operations that `convert` uses for a network's layers. Exports of these operations contain this module.
 
 `pytest tests/host/test_exported_python.py --update-golden` writes `network_interfaces.json` from the `operation.toml`
 files.

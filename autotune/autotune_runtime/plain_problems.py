@@ -55,7 +55,7 @@ class PlainProblem:
 
     @property
     def terms(self) -> str:
-        """The epilogue without its activation."""
+        """The epilogue without the activation."""
         return next(terms for terms in ("weight_bias", "weight", "none") if self.epilogue.startswith(terms))
 
     @property

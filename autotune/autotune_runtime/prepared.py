@@ -30,7 +30,7 @@ def problem_of(
     named: Mapping[str, int | str],
     axes_of: Callable[[InterfaceArray], tuple[str, ...]] | None = None,
 ) -> DeclaredProblem:
-    """Return the problem of arrays with these shapes and dtypes; `named` are sizes and words they do not determine.
+    """Return the problem of arrays with these shapes and dtypes; `named` contains all other sizes and words.
 
     `axes_of` returns the axes of an array in the order of its shape; None: axes are in the order in which the problem's
     layout stores them. Raises ValueError if two arrays disagree, or if a size is missing.
@@ -171,7 +171,7 @@ class _Plan:
     order: tuple[str, ...]
     """names of all arrays, in the order of the interface"""
     outputs: tuple[str, ...]
-    """names of all arrays that the pass may return; some problems lack some of them"""
+    """names of all outputs in the interface; a pass returns the outputs that the problem has"""
 
 
 def _plan(interface: Interface, made: Made, workspace_bytes: int, enqueue: Enqueue | None) -> _Plan:

@@ -195,7 +195,7 @@ def usable_kernel(
 
 
 def given_arrays(interface: Interface) -> list[InterfaceArray]:
-    """Return the arrays that the operator takes; arrays that every problem has come first."""
+    """Return the arrays that the operator takes, with optional arrays last."""
     return sorted((array for array in interface.arrays if array.role in GIVEN), key=lambda array: array.optional)
 
 

@@ -71,7 +71,7 @@ def torch_arguments(
 ) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
     """Convert an operation's arguments to those of `torch.convolution` for tensors with `rank` dimensions.
 
-    The padding is that at the start of each axis.
+    The result contains the padding at the start of each axis.
     """
     of, transposed = functools.partial(_by_axis, rank=rank, arguments=arguments), operation == "conv_transpose"
     padding, groups = of("padding_{}" if transposed else "pad_{}", 0), int(arguments.get("groups", 1))

@@ -166,8 +166,8 @@ def _asked(graph: fx.Graph) -> fx.GraphModule:
 def quiet() -> Iterator[None]:
     """Suppress PyTorch's warnings and logs during a capture, and the graph that PyTorch prints if the capture fails.
 
-    torch.export reads cudnn.allow_tf32, which raises an error while convolutions and RNNs have different precisions, so
-    the precision of convolutions is set to that of RNNs inside the block.
+    torch.export reads cudnn.allow_tf32, which raises an error while convolutions and RNNs have different precisions.
+    Therefore, convolutions have the precision of RNNs inside the block.
     """
     disabled = logging.root.manager.disable
     cudnn = torch.backends.cudnn

@@ -113,8 +113,8 @@ def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int
 
 
 CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
-"""The operator of convolutions whose filters may differ in each call. The data gradient is such a convolution: it is
-transposed and may be masked."""
+"""The operator for convolutions whose filters may differ in each call. It also computes data gradients, which are
+transposed convolutions that may be masked."""
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
@@ -259,7 +259,7 @@ class _Trained(torch.autograd.Function):
 
 
 class _Forked(torch.autograd.Function):
-    """The operator with a second output, the images for other readers. A ReLU's mask applies to the gradients' sum."""
+    """The operator with the images as a second output, for other readers. The sum of all gradients is masked."""
 
     @staticmethod
     def forward(

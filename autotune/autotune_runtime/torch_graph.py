@@ -250,9 +250,10 @@ class Seen(fx.Interpreter):
         return (node for node, at in self.order.items() if self.order[first] < at < end)
 
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
-        """Whether the write of `writer` into z's memory is visible elsewhere than in the writer's result.
+        """Whether a write of `writer` into z's memory is visible outside the writer's result.
 
-        It is if z shares memory with an input or a parameter, or with an earlier tensor that a later node reads.
+        The write is visible if z shares memory with an input or a parameter, or with an earlier tensor that a later
+        node reads.
         """
         memory = self.storages[z]
         outside = (node for node in self.order if node.op in ("placeholder", "get_attr"))

@@ -80,7 +80,7 @@ class Layer:
     def elsewhere_of(self, problem: LayerProblem) -> tuple[LayerProblem, ...]:
         """Return the other examples' problems that correspond to one of `problems`.
 
-        Problems that are equal or have other arguments are left out.
+        Problems that equal `problem` or differ from it in their arguments are left out.
         """
         at = self.problems.index(problem)
         found = dict.fromkeys(each.problems[at] for each in self.elsewhere)

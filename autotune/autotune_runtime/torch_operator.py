@@ -319,7 +319,7 @@ class Operator:
     ) -> bool:
         """Whether a kernel agrees with PyTorch on a call's tensors and is faster, or need not race.
 
-        It does not win where there is no memory for both results.
+        A kernel does not win if there is not enough memory for both results.
         """
         choice, device = call.choice, _device(launched)
         if choice is None or choice.margin is None or _is_raced(choice, launched):

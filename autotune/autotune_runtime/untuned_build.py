@@ -30,7 +30,7 @@ class BuiltKernel:
     origin: str
     """where the kernel comes from: recorded results or the cost model, with details"""
     error_bound: float
-    """largest error, relative to the sum of a sum's terms' magnitudes or else to the operation's tolerance"""
+    """largest error: for sums, relative to the total magnitude of the terms; otherwise, to the operation's tolerance"""
     most_error: float = 0.0
     """largest error of a sum in which padding leaves one term, if larger than `error_bound`: rounding errors of few
     terms do not cancel"""

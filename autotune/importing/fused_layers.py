@@ -43,7 +43,7 @@ class Fused:
     label: str
     problem: Problem
     parts: tuple[str, ...] = ()
-    """the fused operators in the network's order, in words; empty for a product, whose epilogue names them"""
+    """the fused operators in the network's order, in words; empty for a product, whose epilogue contains them"""
 
 
 @dataclass(frozen=True, slots=True)

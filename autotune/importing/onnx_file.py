@@ -112,7 +112,7 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
 
 
 def _grown(model: ModelProto) -> int:
-    """Count the operators after functions are inlined; an operator in a function counts 1, and 1 more for each KiB."""
+    """Count the operators after functions are inlined; an operator in a function counts 1, plus 1 for each full KiB."""
     calls = {(each.domain, each.name): Counter(_called(each.node)) for each in model.functions}
     own = {(each.domain, each.name): sum(1 + (node.ByteSize() >> 10) for node in each.node) for each in model.functions}
     called = [name for name in _called(model.graph.node) if name in own]

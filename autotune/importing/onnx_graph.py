@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CONVOLUTION = re.compile("Conv(?!er)")  # operators of any domain, such as ONNX Runtime's FusedConv, but not Convert
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
-_CLOSE = 1e-6  # files have float32 constants
+_CLOSE = 1e-6  # constants in files are float32
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
 _RANDOM = ("RandomNormal", "RandomUniform")  # they read no tensor, but their outputs are not constants
 _SAME = (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""Maximum number of rounds of inferring sizes and computing with them; each round needs the sizes of the last."""
+"""Maximum number of rounds of inferring sizes and computing with them; each round may find sizes for the next."""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")

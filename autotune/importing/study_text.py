@@ -102,7 +102,7 @@ def _percent(share: float) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Join labels; of many, list the first and count the rest."""
+    """Join labels; if there are many, list the first few and count the rest."""
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return f"{', '.join(labels[:_SHOWN])}{more}"
 
