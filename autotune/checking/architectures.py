@@ -1,4 +1,4 @@
-"""Does a family compile for every architecture that its header admits? nvcc alone, no GPU."""
+"""Check that a family compiles for every architecture that the header admits. This needs nvcc, but no GPU."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SMEM_BYTES: Mapping[int, int] = {
     120: 101376,
     121: 101376,
 }
-"""Architecture to the most shared memory of a block (CUDA C++ Programming Guide, compute capabilities)."""
+"""Maximum shared memory of a block by architecture, bytes (CUDA C++ Programming Guide, compute capabilities)."""
 _LISTED = re.compile(r"^sm_(\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchResult:
-    """A kernel that was compiled for an architecture; `message` is the compiler's where it refused."""
+    """The result of compiling a kernel for an architecture. `message` is the compiler's error, or empty."""
 
     arch: int
     source: KernelSource
@@ -45,20 +45,21 @@ class ArchResult:
 
 
 class Architectures:
-    """Compiles configs for the toolkit's architectures, several at once."""
+    """Compiles configs for the architectures of the CUDA toolkit, several at once."""
 
     def __init__(self, nvcc: Path, jobs: int, *, each: bool) -> None:
-        """`each`: every config for every architecture, instead of for the next one in turn."""
+        """`each`: compile every config for every architecture, instead of for one architecture in turn."""
         self._nvcc, self._each = nvcc, each
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="nvcc")
         self._turn = 0
         self._longest_s = 0.0
-        """that a compilation took"""
+        """longest time of a compilation so far, seconds"""
         self.all = toolkit_architectures(nvcc)
 
     def submit(self, bound: BoundTemplate, source: KernelSource, left_s: float) -> list[Future[ArchResult]]:
-        """Start compiling a config for all architectures that admit it, or for the next one; none that would probably
-        take longer than there is time left.
+        """Start compiling a config for all architectures that admit it, or only for the next architecture.
+
+        Nothing is compiled if a compilation would probably take longer than the `left_s` seconds that are left.
         """
         if self._longest_s > left_s:
             return []
@@ -75,7 +76,7 @@ class Architectures:
             try:
                 rendered = render(other, source.config)
             except Rejected:
-                continue  # a rule of the space refuses it there
+                continue  # a rule of the space refuses the config on this architecture
             yield arch, rendered
             if not self._each:
                 self._turn = (self.all.index(arch) + 1) % len(self.all)
@@ -96,12 +97,12 @@ class Architectures:
 
 
 def device_of(arch: int) -> DeviceInfo:
-    """A small device of an architecture; for an unknown one, with the least shared memory since 8.6."""
+    """Return a small device of an architecture. An unknown architecture gets the least shared memory since 8.6."""
     return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=SMEM_BYTES.get(arch, 101376))
 
 
 def toolkit_architectures(nvcc: Path) -> tuple[int, ...]:
-    """The architectures that this nvcc compiles for. Raises ToolchainError when it does not say."""
+    """Return the architectures that nvcc compiles for. Raises ToolchainError if nvcc cannot list them."""
     found = tuple(sorted({int(number) for number in _LISTED.findall(output_of(nvcc, "--list-gpu-code"))}))
     if not found:
         raise ToolchainError(f"{nvcc}: does not answer to --list-gpu-code; install CUDA 11.5 or newer")

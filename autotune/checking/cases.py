@@ -1,7 +1,7 @@
-"""The cases of a check: configs of a family on problems, in the order of how many pairs of values each adds.
+"""The cases of a check: configs of a family on problems. Each next case adds the most new pairs of values.
 
-Features of the problem and parameters of the config are factors of one covering array, so that a check that ends early
-has seen the most.
+Features of the problem and parameters of the config are factors of one covering array. A check that ends early has
+therefore covered as many pairs as possible.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from autotune.family.template import KernelTemplate, Param
 from autotune.problem import Layer, Problem, valid_problems
 from autotune.trial import Config, Value
 
-_MOST_ROWS = 5_000  # configs of a space that is enumerated
-_ENUMERATED = 2  # larger spaces that are enumerated nevertheless
-_SLICES, _SLICE_VALUES, _SLICE_ROWS = 3, 2, 1000  # of the others: spaces of so many values for each parameter
-_DRAWN = 200  # configs of each space for the greedy choice, in addition to configs that have a rare pair
-_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # of a study's layer on a CPU
+_MOST_ROWS = 5_000  # maximum configs of a space that is enumerated
+_ENUMERATED = 2  # number of larger spaces that are enumerated nevertheless
+_SLICES, _SLICE_VALUES, _SLICE_ROWS = 3, 2, 1000  # subspaces of other spaces, values per parameter, configs of each
+_DRAWN = 200  # random configs of each space for the greedy choice, in addition to configs that have a new pair
+_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # limits for a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
-_MANY = (144, 16)  # values of a run-time size: a multiple of 16 above 127; if it takes long, just a multiple of 16
+_MANY = (144, 16)  # values of a run-time size: a multiple of 16 above 127, or 16 if that takes long
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Something that varies between cases: the layer, a feature of the problem or a parameter."""
+    """A property that varies between cases: the layer, a feature of the problem or a parameter."""
 
     name: str
     values: tuple[str, ...]
 
     def said(self, value: int) -> str:
-        """One of its values in words."""
+        """Return the text for a value, such as `tile_m=64`, from the value's index."""
         return f"{self.name}={self.values[value]}"
 
 
 @dataclass(frozen=True)  # without slots, for properties that are computed when its first case starts
 class Subject:
-    """A problem that a family serves, with its values of the factors that are not parameters."""
+    """A problem that a family supports, with values for the factors that are not parameters."""
 
     bound: BoundTemplate
     factors: tuple[int, ...]
     sizes: frozenset[int]
     """further values of each run-time size"""
     most: tuple[int, ...] | None
-    """the largest run-time sizes that it may be run at, if it is a user's layer"""
+    """the largest run-time sizes for running a user's layer; None: the problem is not a user's layer"""
 
     @cached_property
     def others(self) -> tuple[BoundTemplate, ...]:
-        """The same problem at other run-time sizes, which the compiled kernel is run at as well."""
+        """The same problem at other run-time sizes, at which the compiled kernel runs as well."""
         problem = self.bound.problem
         few = (each for each in with_runtimes(problem, sorted(self.sizes)) if within(each, self.most))
         many = filter(quick, with_runtimes(problem, (size for size in _MANY if size > self._largest)))
@@ -72,7 +72,7 @@ class Subject:
 
     @cached_property
     def larger(self) -> tuple[BoundTemplate, ...]:
-        """The same at ever larger ones, among which is one at which a config has several blocks."""
+        """The same problem at increasing run-time sizes, to find one at which a config has several blocks."""
         problem, sizes = self.bound.problem, ((self._largest << power) + 1 for power in range(20))
         return self._at(filter(quick, valid_problems(partial(problem.with_each_runtime, size) for size in sizes)))
 
@@ -85,9 +85,10 @@ class Subject:
         return tuple(BoundTemplate(self.bound.template, each, self.bound.device) for each in problems)
 
     def with_several_blocks(self, config: Config, run: Sequence[KernelSource]) -> BoundTemplate | None:
-        """The least of the larger sizes that gives each axis of the grid several blocks, as far as one of them does.
+        """Return the smallest of the larger sizes at which each axis of the grid has several blocks.
 
-        None where `run` have as many.
+        An axis that never has several blocks must have the most that it can have. Returns None if the sources in `run`
+        already have as many blocks, or if no size has enough.
         """
         grids = {}
         for bound in self.larger:
@@ -114,14 +115,14 @@ class Case:
     config: Config
     factors: npt.NDArray[np.int16]
     number: int
-    """of the check's cases, from 0"""
+    """number of the case in the check, from 0"""
 
 
 class CasePlan:
-    """The cases of a check of one family, and the pairs of values that they cover.
+    """The cases of a check of one family, and the pairs of values that the cases cover.
 
-    `layers` are a user's own, instead of derived problems, and `narrowed` the only values of parameters. Raises
-    TemplateError when there is nothing to run.
+    If `layers` are given, these layers of the user replace the derived problems. `narrowed` restricts the values of
+    parameters. Raises TemplateError if there is nothing to run.
     """
 
     def __init__(
@@ -143,14 +144,14 @@ class CasePlan:
         self.features = range(1, 1 + len(features))
         self.params = range(1 + len(features), len(self.factors))
         self.problems = Covering([len(values) for _, values in features])
-        """pairs of features of the problems, whatever the configs"""
+        """pairs of features of the problems, independent of configs"""
         self.covering = Covering([len(factor.values) for factor in self.factors])
         for condition in template.arch:
             if not condition.holds.bind(device_names(device)).integer({}):
                 raise TemplateError(f"{template.path}: arch: {device.name} does not meet: {condition.reason}")
         self.derivation = derive(template, device, self.problems, seed) if not layers else Derivation((), ())
         self.left_out: list[tuple[str, str]] = []
-        """the user's layers that the family does not serve, or not at their own size, and why"""
+        """the user's layers that the family does not support, or not at their full size, with the reasons"""
         self.subjects = [self._subject(derived.bound, (-1, *derived.features)) for derived in self.derivation.problems]
         self.subjects += self._own(layers)
         if not self.subjects:
@@ -181,13 +182,13 @@ class CasePlan:
                 yield self._subject(bound, (number, *none))
 
     def _subject(self, bound: BoundTemplate, factors: tuple[int, ...]) -> Subject:
-        """A problem, run at the sizes of check.toml and at 1 as well."""
+        """Make a subject that also runs at the run-time sizes of check.toml and at 1."""
         sizes = frozenset((1, *problem_features(self.template.operation).runtime))
-        most = bound.problem.runtime_sizes if factors[0] >= 0 else None  # of a layer, no more than it has
+        most = bound.problem.runtime_sizes if factors[0] >= 0 else None  # a layer is not run at larger sizes
         return Subject(bound, factors, sizes, most)
 
     def _nothing(self) -> str:
-        """Why there is no case."""
+        """Return the message that explains why there is no case."""
         if self.left_out:
             return f"{self.template.path}: supports no layer of the study: {'; '.join(map(': '.join, self.left_out))}"
         if self.derivation.without_config:
@@ -202,7 +203,7 @@ class CasePlan:
         )
 
     def _pool(self, subject: Subject, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator) -> Rows:
-        """Cases of one problem: some at random, and one for every pair of values that no problem before had."""
+        """Return cases of one problem: random ones, and one for every pair of values that no earlier problem had."""
         params = self._feasible(subject.bound, narrowed, rng)
         rows = np.concatenate([np.tile(np.array(subject.factors, np.int16), (len(params), 1)), params], axis=1)
         drawn = rng.permutation(len(rows))[:_DRAWN]
@@ -211,10 +212,11 @@ class CasePlan:
     def _feasible(
         self, bound: BoundTemplate, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator
     ) -> Rows:
-        """All configs as value indices of the header's parameters; of a large space some.
+        """Return all configs, or some configs of a large space, as value indices of the header's parameters.
 
-        The first large spaces are enumerated, since most of them have the same pairs; of those behind, and beyond
-        MAX_ROWS, spaces of two values for each parameter are, since rows at random take far longer to find.
+        The first large spaces are enumerated up to MAX_ROWS, because most spaces have the same pairs. Of other large
+        spaces, subspaces with two values for each parameter are enumerated, because random configs take far longer to
+        find.
         """
         params = narrow(self.template, narrowed)
         rows, complete = _rows(bound, params, _MOST_ROWS)
@@ -232,10 +234,10 @@ class CasePlan:
                 for param, own in zip(params, places, strict=True)
             ]
             parts.append(_rows(bound, some, _SLICE_ROWS)[0])
-        return np.concatenate(parts)  # a row may be there twice: the second adds no pair
+        return np.concatenate(parts)  # a row may occur twice; the second one adds no pair
 
     def cases(self) -> Iterator[Case]:
-        """Every case that adds a pair, the default config of the first problem first."""
+        """Yield every case that adds a pair. The first case is the default config of the first problem."""
         rows = np.concatenate(self._pools)
         of = np.repeat(np.arange(len(self._pools)), [len(pool) for pool in self._pools])
         for number, at in enumerate(self.covering.greedy(rows)):
@@ -243,7 +245,7 @@ class CasePlan:
             yield Case(self.subjects[of[at]], self._config(rows[at]), rows[at], number)
 
     def some(self, most: int) -> Iterator[tuple[BoundTemplate, Config]]:
-        """As many problems and configs, as many of each problem."""
+        """Yield about `most` problems and configs, the same number for each problem."""
         for subject, pool in zip(self.subjects, self._pools, strict=True):
             for row in pool[:: max(1, len(pool) * len(self.subjects) // most)]:
                 yield subject.bound, self._config(row)
@@ -256,12 +258,15 @@ class CasePlan:
 
 
 def _grids(stages: Sequence[Stage]) -> tuple[int, ...]:
-    """Every axis of the grids of launches."""
+    """Return the extents of every axis of the stages' grids."""
     return tuple(extent for stage in stages for extent in stage.grid)
 
 
 def _rows(bound: BoundTemplate, params: Sequence[Param], most: int) -> tuple[Rows, bool]:
-    """The first feasible configs of some values as value indices of the header's, and whether they are all."""
+    """Return the first feasible configs of narrowed parameters, and whether these are all feasible configs.
+
+    The configs are value indices into the parameters of the header.
+    """
     found, complete = Tree(bound.levels, params).feasible(most=most, visits=MAX_VISITS)
     rows = found.copy()
     for column, (own, param) in enumerate(zip(params, bound.template.params, strict=True)):

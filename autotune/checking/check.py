@@ -1,4 +1,4 @@
-"""Verify configs of a family on problems that cover everything that its header supports."""
+"""Verify configs of a family on problems that cover everything that the family's header supports."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from autotune.trial import Config, ErrorStats, Outcome
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One config of a family on one problem."""
+    """The outcome of one config of a family on one problem."""
 
     source: KernelSource
-    """for the run-time sizes that the outcome is of: the first that failed, else the problem's own"""
+    """the kernel, for the first run-time sizes that failed or else for the problem's own sizes"""
     sizes: tuple[tuple[int, ...], ...]
-    """run-time sizes that the one compiled kernel was run with"""
+    """run-time sizes with which the compiled kernel was run"""
     outcome: str
     reason: str
     message: str
     error: ErrorStats | None
     factors: tuple[int, ...]
-    """value indices of the plan's factors; empty where the row is of no case"""
+    """value indices of the plan's factors; empty if the row does not belong to a case"""
     device: str
     """the kind of device: cuda, host or host:check"""
 
     @property
     def problem(self) -> Problem:
-        """The part of the check that the outcome is about."""
+        """The problem that the outcome belongs to."""
         return self.source.problem
 
 
@@ -56,32 +56,33 @@ class CheckRow:
 class _Started:
     case: Case
     sources: tuple[KernelSource, ...]
-    """for each run-time size, the problem's own first"""
+    """the kernel for each run-time size, the problem's own size first"""
     once: tuple[KernelSource, ...]
-    """for further sizes, at which one run of each is enough"""
+    """the kernel for further run-time sizes, for which one run is enough"""
     binary: Future[Binary]
     archs: tuple[Future[ArchResult], ...]
     on: Evaluator
 
 
-_SANITIZED_EVERY = 4  # one of so many cases runs under sanitizers, and takes about four times as long there
-_SANITIZED_FLOPS = 3_000_000  # of a run-time size, at most: a matrix product takes seconds
-_SPARE = 3  # configs that a search has compiled in addition to the next one
-_SANITIZED_THREADS = 1 << 15  # of a run under sanitizers, at most
-_ONCE_S = 2.0  # expected time of a run at a further run-time size, above which it is left out
-_ONCE_THREADS = 3 << 18  # of the runs at further run-time sizes together: a CPU takes 2 us for each
-_VARIANTS = 4  # problems of other sizes after each case
-_QUICK_S = 3.0  # average time of a case, above which none has: a CPU takes long for matrix instructions
-_TRIED = 400  # cases, to find one that a CPU runs with large arrays in little time
-_MORE = 64  # times the run-time size of a first run, whose time says how long a CPU takes with large arrays
+_SANITIZED_EVERY = 4  # one in this many cases runs under sanitizers, which takes about four times as long
+_SANITIZED_FLOPS = 3_000_000  # maximum FLOPs of a run under sanitizers, in which a matrix product takes seconds
+_SPARE = 3  # configs that a search keeps compiled in addition to the next config
+_SANITIZED_THREADS = 1 << 15  # maximum threads of a run under sanitizers
+_ONCE_S = 2.0  # maximum expected time of a run at a further run-time size
+_ONCE_THREADS = 3 << 18  # maximum threads of all runs at further run-time sizes; a CPU takes 2 us per thread
+_VARIANTS = 4  # number of problems of other sizes after each case
+_QUICK_S = 3.0  # maximum average time of a case for running such problems; matrix instructions take long on a CPU
+_TRIED = 400  # cases among which to find one that a CPU runs with large arrays in little time
+_MORE = 64  # a large run-time size over that of a first run, which shows how long a CPU takes with large arrays
 _DAY_S = 86400.0
-_LONG_S = 8.0  # expected time of a run at a larger run-time size, above which it is left out
-_SANITIZED_SHARE = 0.4  # of the time that verification takes, after which no case is sanitized for a while
+_LONG_S = 8.0  # maximum expected time of a run at a larger run-time size
+_SANITIZED_SHARE = 0.4  # share of the verification time, above which no further case is sanitized for a while
 
 
 def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
-    """The same evaluator, which verifies kernels. Raises DeviceError for a device that runs nothing, which would find
-    every kernel correct.
+    """Return the evaluator, typed as one that verifies kernels.
+
+    Raises DeviceError for a device that runs no kernels, because every kernel would count as correct.
     """
     if not isinstance(evaluator, DeviceEvaluator):
         raise DeviceError(
@@ -92,9 +93,9 @@ def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
 
 
 class Stopwatch:
-    """Seconds since it was started: of CPU time, or of the clock if several cores worked.
+    """Measures seconds of CPU time, or of wall clock if several cores worked.
 
-    So a busy machine counts little more than an idle one.
+    On a busy machine the result is therefore little larger than on an idle machine.
     """
 
     def __init__(self, cpu: Callable[[], float]) -> None:
@@ -103,15 +104,16 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """The lesser of the two times."""
+        """The smaller of CPU time and wall clock since the start, seconds."""
         began, used = self._begun
-        return max(0.0, min(time.monotonic() - began, self._cpu() - used))  # a worker that was replaced used less
+        return max(0.0, min(time.monotonic() - began, self._cpu() - used))  # a fresh worker has used less CPU time
 
 
 class FamilyCheck:
-    """Runs the cases of a plan on a device, and remembers what else was not exercised. Raises as `checker_of` does.
+    """Runs the cases of a plan on a device, and records which problems were not exercised.
 
-    `sanitizing` opens `host:check`, which gets some of the cases; it returns None if the device cannot be opened.
+    `sanitizing` opens `host:check`, which runs some of the cases, or returns None if `host:check` cannot be opened.
+    Raises the same errors as `checker_of`.
     """
 
     def __init__(
@@ -126,13 +128,13 @@ class FamilyCheck:
         checker_of(evaluator)
         self._sanitizing = sanitizing
         self._wait = 1
-        """cases until one runs under sanitizers; the first does not, so that its outcome comes sooner"""
+        """number of cases until one runs under sanitizers; not the first case, so that its outcome comes sooner"""
         self._left: Callable[[], float] = lambda: math.inf
         self._seconds = {False: 0.0, True: 0.0}
-        """that verification took, without sanitizers and with them"""
+        """seconds of verification, without sanitizers (False) and with sanitizers (True)"""
         self._architectures = architectures
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
-        """architecture to configs that were compiled for it"""
+        """number of configs that were compiled for each architecture"""
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
         self._others = OtherProblems(plan.template.operation, derived, plan.seed)
         self.large = large_problems(derived, evaluator.info)
@@ -140,22 +142,22 @@ class FamilyCheck:
         self._on_cpu = deque(
             large_for_a_cpu(list(plan.some(_TRIED)), evaluator.info) if evaluator.info.can.cpu and derived else ()
         )
-        """large problems that a CPU runs too"""
+        """large problems, with configs, that a CPU can run"""
         self.refused: dict[Problem, str] = {}
-        """problems that the device refuses, and why"""
+        """problems that the device refuses, with the reasons"""
         self.blocks: dict[tuple[str, int], int] = {}
-        """kernel and axis of its grid to the most blocks that it was right with"""
+        """largest number of blocks with which each kernel was correct, by kernel and axis of the grid"""
 
     def rows(self, *, most: int | None = None, left: Callable[[], float] = lambda: math.inf) -> Iterator[CheckRow]:
-        """Verify case after case until none adds a pair, there were `most`, or no seconds are left; one in any case.
+        """Verify cases until no case adds a pair of values, `most` cases have run, or no time is left.
 
-        Without a limit of cases, and if it is 0, large problems run too.
+        At least one case runs, unless `most` is 0. Large problems run if `most` is None or 0.
         """
         self._left = left
         cases = self.plan.cases()
         under_way: deque[_Started] = deque()
         begun = 0
-        ahead = max(1, self._evaluator.ahead - _SPARE)  # a compilation that has begun when the time ends is wasted
+        ahead = max(1, self._evaluator.ahead - _SPARE)  # compilations that are running when the time ends are wasted
         try:
             while True:
                 while len(under_way) < ahead and begun != most and (begun == 0 or left() > 0):
@@ -188,7 +190,7 @@ class FamilyCheck:
                     arch.cancel()
 
     def _is_compiled(self, started: _Started) -> bool:
-        """Wait for a case's kernel for the time that is left."""
+        """Wait for the compilation of a case in the time that is left, and return whether it has finished."""
         wait([started.binary], timeout=min(max(0.0, self._left()), _DAY_S))
         if not started.binary.done() or self._left() <= 0:
             started.binary.cancel()
@@ -230,7 +232,7 @@ class FamilyCheck:
         return on.info.kind if on is self._evaluator else HOST_CHECK
 
     def _evaluator_for(self, problem: Problem) -> Evaluator:
-        """The verifier for the next case."""
+        """Return the evaluator for the next case: `host:check` for some cases, otherwise the device's own."""
         self._wait -= 1
         late = self._seconds[True] > _SANITIZED_SHARE * sum(self._seconds.values())
         if self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:
@@ -267,9 +269,10 @@ class FamilyCheck:
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """Verify one binary at several run-time sizes, at some of them in one run; None if the device refuses them.
+        """Verify one binary at several run-time sizes; those of `once` get a single run.
 
-        Sizes that are expected to take long are left out: padding makes a kernel far slower than its FLOPs say.
+        Sizes that are expected to take long are left out, because padding makes a kernel far slower than the number of
+        FLOPs suggests. Returns None if the device refuses a size.
         """
         errors: list[ErrorStats] = []
         run: list[tuple[int, ...]] = []
@@ -286,11 +289,11 @@ class FamilyCheck:
                 run.append(source.problem.runtime_sizes)
                 run_took = self._stopwatch(on)
                 on.begin_layer(source.problem)
-                if not errors:  # which may have waited for the reference's compiler
+                if not errors:  # begin_layer may have waited for the compilation of the reference
                     run_took = self._stopwatch(on)
                 errors.append(checker.verify(source, binary, once=number >= len(sources)))
                 seconds = run_took.seconds / _units(source.problem)
-                per_size = min(per_size or seconds, seconds)  # a small size takes mostly what any size takes
+                per_size = min(per_size or seconds, seconds)  # a small size takes mostly fixed costs
                 self._note_blocks(source)
         except Rejected as rejected:
             message = with_source_lines(rejected.message, template, source, self._evaluator.info)
@@ -317,15 +320,15 @@ class FamilyCheck:
                 self.blocks[stage.entry, axis] = max(extent, self.blocks.get((stage.entry, axis), 0))
 
     def _other_sizes(self, case: Case) -> Iterator[CheckRow]:
-        """A variant of a derived problem that no feature makes."""
+        """Verify the case's config on a variant of the problem with sizes that no feature produces."""
         other = self._others.of(case.subject.bound, case.config) if case.subject.most is None else None
         if other is not None:
             yield from self._one(*other)
 
     def _large(self) -> Iterator[CheckRow]:
-        """Problems with more elements than 31 bits count, where the device has the memory.
+        """Verify problems with more elements than 31 bits can count, if the device has enough memory.
 
-        A CPU has neither the memory nor the time: it runs some blocks under sanitizers, which see what overflows.
+        A CPU has neither the memory nor the time. It only runs some blocks under sanitizers, which detect overflows.
         """
         on = self._sanitizing() if self._evaluator.info.can.cpu else self._evaluator
         self.large_run = on is not None
@@ -349,7 +352,11 @@ class FamilyCheck:
             yield row
 
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
-        """Verify a config as no case: at its problem's run-time size, unless a `first` one shows that it takes long."""
+        """Verify a config that is not a case, at the problem's run-time size.
+
+        If `first` is given, this smaller run-time size runs before, and the larger one is left out if it would take
+        long.
+        """
         source = render(bound, config)
         smaller = with_leading(bound.problem, (first,) if first else ())
         bounds = (BoundTemplate(bound.template, problem, bound.device) for problem in smaller)
@@ -364,7 +371,7 @@ class FamilyCheck:
 
 
 def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterator[KernelSource]:
-    """The kernel of a case at other run-time sizes, without larger sizes that a rule excludes."""
+    """Yield the kernel for other run-time sizes, without larger sizes that a rule excludes."""
     for other in others:
         if within(other.problem, source.problem.runtime_sizes) or other.allows(source.config):
             yield relaunched(source, other)
@@ -375,12 +382,12 @@ def _threads(source: KernelSource) -> int:
 
 
 def _units(problem: Problem) -> int:
-    """A number that grows with the time of a run: the product of the run-time sizes."""
+    """Return the product of the run-time sizes, which grows with the time of a run."""
     return math.prod(problem.runtime_sizes)
 
 
 def hint_at_reference(declared: Operation) -> str:
-    """The sentence for an operation whose kernels are all wrong: suspect the reference, if it is a user's own."""
+    """Return a hint to check the reference when all kernels are wrong; empty for an operation of autotune's own."""
     if declared.name in operations():
         return ""
     return f". All are wrong, even the simplest: check the reference in {declared.folder}"

@@ -1,4 +1,4 @@
-"""The coverage of a check: its tested and untested pairs with the reasons, and the values that its failures share."""
+"""The coverage of a check: tested pairs, untested pairs with the reasons, and values that all failures share."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _RULES = "the rules of the space refuse them on every derived problem"
 _SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
 
 _NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are not valid problems, or take too long"
-_TRIED = 12  # problems at most, for the reason why a value is refused
-_RARE = 4  # a value is rare if at most one in this many right configs has it
+_TRIED = 12  # maximum number of problems to try for the reason why a value is refused
+_RARE = 4  # a value is rare if at most one in this many correct configs has it
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that was not exercised."""
+    """A value, some pairs of values or a problem that the check did not exercise, with the reason."""
 
     what: str
     why: str
     pairs: tuple[str, ...] = ()
-    """of each pair, if it stands for several pairs of values"""
+    """the pairs of values, if the gap stands for several pairs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Coverage:
 
 
 def coverage(check: FamilyCheck) -> Coverage:
-    """How many of the supported problems and configs were tested, and which were not."""
+    """Return how many pairs of supported features and parameter values were tested, and what was not tested."""
     plan = check.plan
     derived = _features(plan) if plan.derivation.problems else []
     return Coverage(
@@ -96,7 +96,7 @@ def _params(plan: CasePlan) -> list[Gap]:
 
 
 def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
-    """The reason why some values of parameters are refused, on one of some problems that breaks few rules."""
+    """Return why some parameter values are refused: the shortest reason on any of a few problems."""
     reasons = []
     for subject in plan.subjects[:: max(1, len(plan.subjects) // _TRIED)]:
         values = {param.name: param.values[0] for param in plan.template.params}
@@ -145,9 +145,10 @@ def _problems(check: FamilyCheck) -> list[Gap]:
 
 
 def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
-    """Values, or pairs of them, that all failures have and nothing that is right has; else such that little else has.
+    """Return the values, or pairs of values, that all failures have and no correct config has.
 
-    A broken branch may be right on some problems, so a few right configs do not clear a value.
+    If there are none, return the values that all failures and few correct configs have: a broken branch may give
+    correct results on some problems.
     """
     right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]
     wrong = [row.factors for row in failed if row.factors]

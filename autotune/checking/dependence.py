@@ -1,5 +1,7 @@
-"""Warn of declarations that hide errors of kernels: inputs without effect, constant outputs, FLOPs that do not grow,
-bounds that are far wider than the errors.
+"""Warn about declarations that hide errors of kernels.
+
+Such declarations have inputs without effect, constant outputs, FLOPs that do not grow, or bounds that are far wider
+than the errors.
 """
 
 from __future__ import annotations
@@ -20,24 +22,27 @@ from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem, valid_problems
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
-_MOST_PROBLEMS = 12  # problems to try before an input counts as one without effect: one column says little of softmax
+_MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax of one column ignores the input
 _DEADLINE_S = 60.0
-_FEW = 127  # different numbers: fewer than half of a byte's 256
-_PRODUCTS = 16  # of an output for each FLOP: a transposed convolution has as many as its strides skip
-_NEEDED = 0.01  # of a tolerance, less than which no config needs
-_ROOM = 10  # times the largest error that there was, as a tolerance
-_TIGHT = 1e-4  # a tolerance that is not too wide, whatever the kernels need
-_LEAST = 1e-5  # that is proposed as one: errors of small problems say little
+_FEW = 127  # different numbers: fewer than half of the 256 values of a byte
+_PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convolution's strides skip some of the products
+_NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
+_ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
+_TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
+_LEAST = 1e-5  # smallest tolerance to propose, because small problems have small errors
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
-    """Warnings about an operation that its problems reveal; each names the array or the key."""
+    """Return warnings about an operation's declaration, found by means of problems.
+
+    Each warning names the array or the key.
+    """
     if not problems:
         return []
     folder = problems[0].operation.folder
     warnings: list[str] = []
     if in_numpy(problems[0].operation):
-        with suppress(TemplateError, WorkerLost):  # of a reference that fails, which each row reports
+        with suppress(TemplateError, WorkerLost):  # if the reference fails, each row of the check reports the error
             warnings += _of_reference(problems[:_MOST_PROBLEMS])
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
     for place, name in enumerate(problems[0].operation.runtime):
@@ -49,7 +54,7 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
-    """A warning if an output of some problem has far more products than FLOPs, so that its error bound is too wide."""
+    """Return a warning if an output has far more products than FLOPs, which makes the error bound too wide."""
     declared = problems[0].operation
     times, worst = max(((_products_per_flop(each), each) for each in problems), key=lambda pair: pair[0])
     if declared.bounds.model != "multilinear" or times <= _PRODUCTS:
@@ -65,7 +70,7 @@ def _products_per_flop(problem: Problem) -> float:
 
 
 def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
-    """Warnings about tolerances far above the errors of correct kernels, and about a wide `error_factor`."""
+    """Return warnings about tolerances far above the errors of correct kernels, and about a wide `error_factor`."""
     if not rows:
         return []
     declared, source = rows[0].problem.operation, max((row.source for row in rows), key=lambda each: each.error_factor)
@@ -92,7 +97,7 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
 
 
 def _alike(problems: Sequence[Problem]) -> list[str]:
-    """Arrays whose test data are the same in every run, so that a kernel can do without them."""
+    """Return warnings about arrays whose test data is the same in every run, so that a kernel need not read them."""
     arrays = [array for problem in problems for array in problem.filled if array.fill != "data"]
     told = []
     for name in dict.fromkeys(array.name for array in arrays):
@@ -114,7 +119,7 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
 
 
 def _of_reference(problems: Sequence[Problem]) -> tuple[str, ...]:
-    """Warnings from the reference, which runs in a process of its own, like every reference."""
+    """Return warnings that need the reference, which runs in its own process."""
     worker = Worker()
     try:
         return cast(tuple[str, ...], worker.ask(DependenceRequest(tuple(problems)), _DEADLINE_S))

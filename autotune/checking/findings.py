@@ -1,4 +1,4 @@
-"""The findings in compute-sanitizer's output, one line each, and which of them are known to be false."""
+"""Parse compute-sanitizer's output into findings, and recognise findings that are known to be false."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = re.compile(r"\bkernel\.cu:(\d+)")
 _NOISE = re.compile(
     r"\+0x[0-9a-f]+|\(((?:[^()]|\([^()]*\))*\*(?:[^()]|\([^()]*\))*)\)| at 0x[0-9a-f]+| \[\d+ hazards\]"
 )
-_NEIGHBOURS = 2  # lines after a named one that belong to its statement
+_NEIGHBOURS = 2  # lines after a named line that belong to the same statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Finding:
     """One kind of error at one place."""
 
     words: str
-    """the tool's own, without addresses, threads and parameter lists"""
+    """the tool's description, without addresses, threads and parameter lists"""
     lines: tuple[int, ...]
-    """of kernel.cu, in the order in which they are named"""
+    """lines of kernel.cu, in the order in which the tool names them"""
     count: int = 1
-    """how often it was reported"""
+    """number of reports"""
 
     def __str__(self) -> str:
         return self.words if self.count == 1 else f"{self.words} ({self.count} reports)"
@@ -38,14 +38,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class FalseAlarm:
-    """A report that is known to be wrong: of one tool, about one family, between two kinds of lines."""
+    """A kind of finding that is known to be false, from one tool on one family, between two kinds of lines."""
 
     family: str
     tool: str
     says: str
-    """regular expression of the beginning of the tool's words"""
+    """regular expression that matches the beginning of the finding"""
     between: tuple[str, str]
-    """regular expressions, one for the code of each of the two lines that are named, in any order"""
+    """regular expressions for the code at the two lines that the finding names, in any order"""
     reason: str
 
 
@@ -70,18 +70,18 @@ KNOWN = (
 
 
 def finished(log: str) -> bool:
-    """Whether the tool came to its end, as its summary shows."""
+    """Whether the tool ran to its end, so that the log contains a summary."""
     return bool(_SUMMARY.search(_plain(log)))
 
 
 def findings(log: str) -> tuple[Finding, ...]:
-    """Every kind of error that a tool's log names, once each, in the order of the log."""
+    """Return each kind of error in a tool's log once, in the order of the log."""
     counted = Counter(_finding(block) for block in _blocks(_plain(log)))
     return tuple(Finding(words, lines, count) for (words, lines), count in counted.items())
 
 
 def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequence[FalseAlarm] = KNOWN) -> str:
-    """Why a finding in a kernel's text is known to be wrong; empty if it is not."""
+    """Return why a finding in a kernel's text is known to be false; empty if the finding is not known to be false."""
     code = text.split("\n")
     named = ["\n".join(code[line - 1 : line + _NEIGHBOURS]) for line in dict.fromkeys(found.lines)]
     for alarm in known:
@@ -94,13 +94,13 @@ def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequen
 
 
 def _plain(log: str) -> str:
-    """The tool's own lines, without their prefixes."""
+    """Return the tool's own lines of a log, without prefixes."""
     lines = (line[len(_PREFIX) :] for line in log.splitlines() if line.startswith(_PREFIX))
     return "\n".join(line.removeprefix(" ") for line in lines)
 
 
 def _blocks(plain: str) -> Iterator[list[str]]:
-    """A line that is not indented begins a report; indented ones go on with it."""
+    """Split the lines into reports: a line that is not indented begins a report, and indented lines continue it."""
     block: list[str] = []
     for line in plain.split("\n"):
         if line.startswith(" ") and block:

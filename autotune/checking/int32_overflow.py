@@ -1,5 +1,7 @@
-"""Problems whose arrays have more elements than 31 bits count, or 24 on a CPU, for families that do not refuse them;
-and on a CPU a run-time size beyond 16 bits.
+"""Find large problems, which make integers overflow, for families that do not refuse them.
+
+An array has more elements than 31 bits can count. On a CPU there are also problems with more elements than 24 bits can
+count, and with a run-time size beyond 16 bits.
 """
 
 from __future__ import annotations
@@ -18,20 +20,20 @@ from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Config
 
 BEYOND = 1 << 31
-"""elements of an array, more than which a large problem has"""
-_WIDE, _WIDENED = (1 << 17) + 1, 8  # a size that is no run-time size, and problems that it is tried on
+"""a large problem has an array with more elements than this"""
+_WIDE, _WIDENED = (1 << 17) + 1, 8  # a large value for a size that is not a run-time size, and problems to try it on
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
-_CPU_UNITS = (1 << 16) + 1  # of the run-time size: beyond 16 bits and two axes of a grid
-_CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # that take a CPU a few seconds
-_UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # that a reference is computed of
-_UNIT_FLOPS = 10_000  # that take a GPU as long as a unit of the run-time size, which often is a block
-_SHARE = 0.85  # of the device's memory that a check may take
-_ADDRESSES_BYTES = 1 << 44  # of arrays that take space only where they are written
+_CPU_UNITS = (1 << 16) + 1  # run-time size on a CPU: beyond 16 bits and the limits of two axes of a grid
+_CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # limits for a few seconds on a CPU
+_UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # units for which a reference is computed, and limit for their elements
+_UNIT_FLOPS = 10_000  # FLOPs that take a GPU as long as a unit of the run-time size, which is often a block
+_SHARE = 0.85  # maximum share of the device's memory that a check may use
+_ADDRESSES_BYTES = 1 << 44  # limit for arrays that take memory only where they are written
 
 
 @dataclass(frozen=True, slots=True)
 class LargeProblem:
-    """A large problem with a config for it, or the reason why none is tried."""
+    """A large problem, with a config or with the reason why no config is tried."""
 
     bound: BoundTemplate
     config: Config | None
@@ -39,22 +41,22 @@ class LargeProblem:
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
-    """One of these problems for each layout, with a larger run-time size; none if no 32-bit size is large enough.
+    """Return a large problem for each layout, with a larger run-time size; none if no 32-bit size is large enough.
 
     As many arrays as possible have more than `BEYOND` elements, in the least memory. A CPU has neither the memory nor
-    the time, and runs only some blocks, if no block sums over the whole run-time size.
+    the time for such a problem. It runs only some blocks, and only for operations whose units are independent.
     """
     if device.can.cpu and not all(bound.problem.operation.independent for bound in bounds):
         return ()
     memory_bytes, beyond = int(_SHARE * device.memory_bytes), BEYOND
-    if device.can.cpu:  # where memory is no limit, the last of several rows also begins beyond 31 bits
+    if device.can.cpu:  # memory is not a limit here, so the last of several rows can also begin beyond 31 bits
         memory_bytes, beyond = _ADDRESSES_BYTES, 2 * BEYOND
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
         of_layout = [bound.problem for bound in bounds if bound.problem.values.get("layout") == layout]
         larger = [problem for each in of_layout for problem in _enlarged(each, beyond)]
         tried = [BoundTemplate(bounds[0].template, problem, device) for problem in larger]
-        if not any(bound.supported for bound in tried):  # such as a grid's axis of at most 65535 rows
+        if not any(bound.supported for bound in tried):  # such as an axis of a grid, which has at most 65535 blocks
             wide = [
                 problem
                 for each in of_layout[:_WIDENED]
@@ -73,7 +75,7 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
 
 
 def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
-    """With each run-time size so large that some array, and in turn every other one, has more than so many elements."""
+    """Yield the problem with each run-time size so large that one or several arrays exceed `beyond` elements."""
     for place, size in enumerate(problem.runtime_sizes):
         each = {array.elements // size for array in problem.arrays if array.elements >= size}
         sizes = sorted({beyond // elements + 1 for elements in each})
@@ -82,19 +84,19 @@ def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
 
 
 def _has_quick_reference(problem: Problem) -> bool:
-    """Whether the units after which test data repeat have few elements: a reference in NumPy takes long."""
+    """Whether the units that need a reference have few elements. (A reference in NumPy takes long.)"""
     units = min(_UNITS, problem.runtime_size) if problem.operation.independent else problem.runtime_size
     return sum(array.elements for array in problem.arrays) * units <= _REFERENCE_ELEMENTS * problem.runtime_size
 
 
 def _wide(problem: Problem) -> Iterator[Problem]:
-    """With each other size at a large value."""
+    """Yield the problem with each size that is not a run-time size set to a large value."""
     widened = (partial(make_problem, problem.operation, {**problem.values, axis: _WIDE}) for axis in axes(problem))
     return valid_problems(widened)
 
 
 def _arrays(problem: Problem, beyond: int) -> int:
-    """How many have more than so many elements."""
+    """Return the number of arrays with more than `beyond` elements."""
     return sum(array.elements > beyond for array in problem.arrays)
 
 
@@ -106,8 +108,9 @@ def _cost(problem: Problem, beyond: int, memory_bytes: int) -> tuple[bool, int, 
 def large_for_a_cpu(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo
 ) -> Iterator[tuple[BoundTemplate, Config]]:
-    """The fastest of these on a CPU with arrays of more elements than a float counts, and with more units of the
-    run-time size than 16 bits hold; nothing if all take long.
+    """Yield large problems that a CPU runs quickly: beyond 24 bits of elements, and beyond 16 bits of a run-time size.
+
+    Each problem is the fastest of the tried problems with larger sizes. Nothing is yielded if all of them take long.
     """
     most_arrays = max((len(bound.problem.arrays) for bound, _ in tried), default=0)
     found = (_soonest(tried, device, 0, partial(_size, fewer=fewer)) for fewer in range(most_arrays))
@@ -125,7 +128,10 @@ def large_for_a_cpu(
 def _soonest(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo, place: int, size: Callable[[Problem], int]
 ) -> tuple[BoundTemplate, Config] | None:
-    """The one with the fewest threads, and then elements, with these numbers for the run-time size of this place."""
+    """Return the problem with the fewest threads, or else the fewest elements, after enlarging one run-time size.
+
+    `place` is the position of that run-time size, and `size` returns the new value. None if all take too long.
+    """
     cheapest: tuple[tuple[int, int], BoundTemplate, Config] | None = None
     for small, config in tried:
         for problem in valid_problems([partial(small.problem.with_runtime_at, place, size(small.problem))]):
@@ -151,11 +157,11 @@ def _tried(bound: BoundTemplate, memory_bytes: int) -> LargeProblem:
 
 
 def _size(problem: Problem, *, fewer: int) -> int:
-    """The run-time size at which all but so many of the arrays that grow with it have more than 2^24 elements."""
+    """Return the run-time size at which all but `fewer` of the arrays that grow with it have over 2^24 elements."""
     elements = sorted(array.elements for array in problem.arrays if array.per_item)
     return _CPU_BEYOND // max(1, elements[min(fewer, len(elements) - 1)] // problem.runtime_size) + 1
 
 
 def _bytes(problem: Problem) -> int:
-    """Two sets of the inputs, and the outputs."""
+    """Return the size of two sets of inputs and one set of outputs, bytes."""
     return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays)

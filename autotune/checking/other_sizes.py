@@ -1,7 +1,6 @@
-"""Sizes that no file lists: run-time sizes in a fixed order, and problems with large or random sizes, or with one
-element more than whole tiles have.
+"""Test sizes that no file lists: run-time sizes in a fixed order, large or random sizes, and whole tiles plus 1.
 
-A kernel that is wrong at one remainder, or beyond some size, passes whatever numbers a check.toml names.
+A kernel that is wrong only at one remainder, or only above some size, can pass with the numbers of any check.toml.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from autotune.trial import Config, Value
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
 _UP_TO = 256
 _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
-"""Powers of two, primes and their neighbours, the most telling ones first, then all up to 256."""
-_EACH = 24  # of them at most, at which a case is run
-_EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # of these runs together, at most
+"""Run-time sizes in the order of use: powers of two, primes and their neighbours, then all others up to 256."""
+_EACH = 24  # maximum number of these sizes at which a case is run
+_EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # limits for all these runs of a case together
 _APART = 2  # places in that order between two run-time sizes that change at once
-_RANDOM = 2  # random sizes in addition, above all of these
-_RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # of the largest of them
-_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # of a problem that a CPU verifies in little time
-_LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # of a problem with a large size
-_WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and of 512
-_LARGE = (8209, 8200, 8256, 5001)  # beyond 5000 and 8192: a prime, a multiple of 8, of 64, and an odd number
-_MODULUS, _VECTOR = 32, 8  # sizes get all remainders by these: of a warp or a tile, and of a vector
-_TRIES = 12  # problems at most, until the family supports one
-_VECTORS = (1, 2, 4, 8)  # elements behind whole tiles: one, or the least that a kernel with vectors supports
-_MOST_EXTENT, _MOST_TILES = 1024, 2  # of a tile, and of tiles along an axis
-_TILES = 24  # sizes to try, until one begins a tile
+_RANDOM = 2  # additional random sizes, which may be larger than all listed sizes
+_RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # limits for the largest random size
+_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # limits for a problem that a CPU verifies in little time
+_LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # limits for a problem with a large size
+_WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and a multiple of 512
+_LARGE = (8209, 8200, 8256, 5001)  # beyond 8192: a prime, a multiple of 8 and of 64; beyond 5000: an odd number
+_MODULUS, _VECTOR = 32, 8  # sizes get all remainders modulo 32 (a warp or a tile) and modulo 8 (a vector)
+_TRIES = 12  # maximum number of problems to try until the family supports one
+_VECTORS = (1, 2, 4, 8)  # elements beyond whole tiles: 1, or the smallest number that a kernel with vectors supports
+_MOST_EXTENT, _MOST_TILES = 1024, 2  # maximum extent of a tile, and maximum number of whole tiles along an axis
+_TILES = 24  # maximum number of sizes to try until one begins a new tile
 
 
 def quick(problem: Problem) -> bool:
-    """Whether a CPU verifies a kernel in little more time than at the problem's own size."""
+    """Whether a CPU verifies a kernel on the problem in little time."""
     return _within(problem, _QUICK_FLOPS, _QUICK_ELEMENTS)
 
 
 def runtimes(
     bound: BoundTemplate, number: int, seed: int, run: Collection[Problem], most: Sequence[int] | None
 ) -> Iterator[BoundTemplate]:
-    """The case's own part of the fixed order for each run-time size and for all at once, and random sizes.
+    """Yield a problem at other run-time sizes: a part of the fixed order that depends on the case, and random sizes.
 
-    Problems that are `run` already, take long or exceed `most` are left out.
+    The sizes change one at a time and all at once. Problems that are in `run`, take long or exceed `most` are left out.
     """
     order = [_RUNTIMES[(_EACH * number + place) % len(_RUNTIMES)] for place in range(_EACH)]
     several = order[: _APART * len(bound.problem.runtime_sizes) : _APART]
@@ -69,24 +68,24 @@ def runtimes(
 
 
 def within(problem: Problem, most: Sequence[int] | None) -> bool:
-    """Whether no run-time size exceeds its limit, if there are any."""
+    """Whether no run-time size exceeds the limit in `most`; None: there are no limits."""
     return most is None or all(size <= limit for size, limit in zip(problem.runtime_sizes, most, strict=True))
 
 
 def _random(problem: Problem, random: np.random.Generator) -> list[int]:
-    """Run-time sizes of any magnitude up to the largest ones that a CPU verifies in little time."""
+    """Return random run-time sizes of any magnitude, up to the largest that a CPU verifies in little time."""
     times = min(_RANDOM_FLOPS / max(1, problem.flops), _RANDOM_ELEMENTS / _elements(problem))
     sizes = problem.runtime_sizes
-    share = 1 / len(sizes)  # of the FLOPs' growth, in its logarithm
+    share = 1 / len(sizes)  # each size's share of the logarithm of the growth in FLOPs
     return [int(_UP_TO**share * max(1.0, size * times**share / _UP_TO**share) ** random.random()) for size in sizes]
 
 
 class OtherProblems:
-    """Variants of the problems of cases: with other remainders, with one element beyond whole tiles, and with each size
-    at a large value.
+    """Variants of the problems of cases: other remainders, one element beyond whole tiles, or one large size.
 
-    `small` are the problems of the check. Cheap ones get a large size: it takes many columns until each warp of a large
-    block has some. Problems with few sizes of 1 come first: an array of one row makes all terms of a sum equal.
+    `small` are the problems of the check. The cheapest of them get a large size, because only many columns give work to
+    each warp of a large block. Problems with few sizes of 1 come first, because an array of one row makes all terms of
+    a sum equal.
     """
 
     def __init__(self, declared: Operation, small: Sequence[BoundTemplate], seed: int) -> None:
@@ -96,13 +95,13 @@ class OtherProblems:
         self._rng = np.random.default_rng(seed)
         each = dict.fromkeys(axis for bound in self._small for axis in axes(bound.problem))
         self._large = [(axis, values) for values in (_LARGE, _WIDE) for axis in each]
-        """sizes that problems get at the first of some large values that is supported, in turn"""
+        """sizes to enlarge in turn, each with large values; the first value that the family supports is used"""
         self._remainders: dict[str, list[int]] = {}
-        """for each size, remainders by 32 that no problem has had yet; remainders that the family refused come last"""
+        """remainders modulo 32 that no problem has had yet, by size; remainders that the family refused come last"""
         self._count = 0
 
     def of(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """The next variant of a case; None if the family supports none."""
+        """Return the next variant of a case; None if the family supports none."""
         self._count += 1
         every = 2 if self._count <= 2 * len(self._large) else 4
         found = self._with_large_size(config) if self._count % every == 1 else None
@@ -111,9 +110,9 @@ class OtherProblems:
         return found or self._with_remainders(bound, config)
 
     def _beyond_tiles(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """A size with one element more than whole tiles: there the number of blocks, or a derived value, grows.
+        """Return the problem with a size of whole tiles plus 1, where the number of blocks or a derived value grows.
 
-        A tile's extent is a parameter, or a product of two.
+        The extent of a tile is a parameter, or the product of two parameters.
         """
         values = [value for _, value in config.pairs if isinstance(value, int) and value > 1]
         products = {one * other for one in (1, *values) for other in values}
@@ -143,7 +142,7 @@ class OtherProblems:
         return None
 
     def _with_remainders(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Each size in turn gets the first remainder that the family supports with the earlier sizes' remainders."""
+        """Set each size in turn to the first new remainder that the family supports together with the earlier sizes."""
         found: tuple[BoundTemplate, Config] | None = None
         sizes: dict[str, int] = {}
         for name in self._rng.permutation(axes(bound.problem)).tolist():
@@ -160,7 +159,7 @@ class OtherProblems:
         return found
 
     def _in_random_order(self) -> list[int]:
-        """All remainders by 32; the first 8 differ by 8, and the first 16 by 16."""
+        """Return all remainders modulo 32. The first 8 differ modulo 8, and the first 16 differ modulo 16."""
         offsets = self._rng.integers(_MODULUS // _VECTOR, size=_VECTOR)
         return [
             int(low + _VECTOR * (offsets[low] ^ turn))
@@ -171,7 +170,10 @@ class OtherProblems:
     def _supported(
         self, bound: BoundTemplate, config: Config, sizes: dict[str, int], flops: int, elements: int
     ) -> tuple[BoundTemplate, Config] | None:
-        """The problem with these sizes, if the family runs it with the config: finding another one may take long."""
+        """Return the problem with these sizes and the config, if the family supports both; otherwise None.
+
+        No other config is tried, because finding a feasible config may take long.
+        """
         with suppress(StudyError):
             problem = make_problem(self._declared, {**bound.problem.values, **sizes})
             other = BoundTemplate(bound.template, problem, bound.device)
@@ -182,7 +184,7 @@ class OtherProblems:
 
 
 def _geometry(bound: BoundTemplate, config: Config, sizes: Mapping[str, int]) -> tuple[Value, ...]:
-    """A config's derived values and grids on the problem with other sizes; nothing if there is no such problem."""
+    """Return a config's derived values and grids on the problem with other sizes; empty if the problem is invalid."""
     with suppress(AutotuneError):
         problem = make_problem(bound.problem.operation, {**bound.problem.values, **sizes})
         other = BoundTemplate(bound.template, problem, bound.device)
@@ -197,7 +199,7 @@ def _ones(problem: Problem) -> int:
 
 
 def axes(problem: Problem) -> tuple[str, ...]:
-    """The sizes in the shapes of arrays, without run-time sizes."""
+    """Return the names of the sizes in the shapes of arrays, without run-time sizes."""
     sizes = {size.name for size in problem.operation.sizes}.difference(problem.operation.runtime)
     words = re.findall(r"[A-Za-z_]\w*", " ".join(axis for array in problem.arrays for axis in array.axes))
     return tuple(dict.fromkeys(word for word in words if word in sizes))

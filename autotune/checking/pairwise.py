@@ -1,8 +1,8 @@
-"""Covering arrays: a few of many rows that have every pair of values of all rows.
+"""Covering arrays: choose a few of many rows so that every pair of values that occurs in any row is covered.
 
-Generators of such arrays (allpairspy, PICT) take constraints as a filter while they build rows, and give up on pairs
-that they do not reach. Here all rows are feasible and known, and a greedy choice reaches every pair; the row that adds
-the most pairs comes first.
+Generators of covering arrays (allpairspy, PICT) take constraints as a filter while they build rows, and give up on
+pairs that they do not reach. Here all rows are feasible and known, so a greedy choice reaches every pair. The row that
+adds the most pairs comes first.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int16]
-"""Value indices [rows, factors]; -1 where a factor has no value."""
+"""Value indices [rows, factors]; -1 if a factor has no value in a row."""
 
 SINGLE = 100
 """The weight of a new value, relative to a new pair: each value is tried before all of its pairs."""
-_FRESH = 256  # gains that are computed again together
-_CHUNK = 4096  # rows whose gains are computed together; bounds the memory
+_FRESH = 256  # number of gains that are recomputed together
+_CHUNK = 4096  # number of rows whose gains are computed together, which limits the memory
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A count of covered things and their total."""
+    """The number of covered pairs and the number of feasible pairs."""
 
     covered: int
     feasible: int
@@ -34,24 +34,24 @@ class Share:
 
 
 class Covering:
-    """The feasible pairs of values of some factors, and the covered ones among them."""
+    """The feasible pairs of values of some factors, and the pairs that are covered."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
         self._none = int(self._first[-1])
         count = self._none + 1
-        self._left, self._right = np.triu_indices(len(sizes))  # each factor with itself: a value alone
+        self._left, self._right = np.triu_indices(len(sizes))  # a factor paired with itself stands for a single value
         self._feasible = np.zeros((count, count), np.bool_)
         self._covered = np.zeros((count, count), np.bool_)
         self._weight = np.where(np.eye(count, dtype=np.bool_), SINGLE, 1).astype(np.int32)
         self._weight[self._none, :] = self._weight[:, self._none] = 0
 
     def _values(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Numbers of values, counted over all factors [rows, factors]."""
+        """Return the numbers of values, counted through all factors [rows, factors]."""
         return np.where(rows < 0, self._none, rows + self._first[:-1])
 
     def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Note which pairs these rows have; return the positions of some rows that have all new pairs."""
+        """Record the pairs of these rows as feasible, and return positions of rows that contain all new pairs."""
         columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
         constant = [bool((column == column[:1]).all()) for column in columns]
         whole = [bool((column >= 0).all()) for column in columns]
@@ -70,7 +70,7 @@ class Covering:
     def _new(
         self, left: int, right: int, one: npt.NDArray[np.int32], other: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.intp]:
-        """Record the pairs of two columns; return the first position of each new one."""
+        """Record the pairs of two columns as feasible, and return the first position of each new pair."""
         first = self._first
         feasible = self._feasible[first[left] : first[left + 1], first[right] : first[right + 1]]
         if feasible.all():
@@ -78,22 +78,22 @@ class Covering:
         keys = one * np.int32(feasible.shape[1]) + other
         found = np.zeros(feasible.size, np.bool_)
         found[keys] = True
-        if not (found & ~feasible.ravel()).any():  # as most of the pools, which have the same pairs
+        if not (found & ~feasible.ravel()).any():  # the usual case, because most pools have the same pairs
             return np.zeros(0, np.intp)
         at = np.full(feasible.size, len(keys), np.intp)
-        at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # of equal keys the last that is written stays: the first row
+        at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # backwards, so that the first of equal keys remains
         has = at < len(keys)
         new = at[has & ~feasible.ravel()]
         feasible |= has.reshape(feasible.shape)
         return new
 
     def take(self, row: npt.NDArray[np.int16]) -> None:
-        """Mark a row's pairs as covered."""
+        """Set the weights of a row's pairs to 0, so that the greedy choice does not look for them."""
         one, other = self._pairs(row)
         self._weight[one, other] = 0
 
     def cover(self, row: npt.NDArray[np.int16]) -> None:
-        """Count a row's pairs as covered."""
+        """Mark the pairs of a row as covered."""
         one, other = self._pairs(row)
         self._covered[one, other] = True
 
@@ -102,10 +102,10 @@ class Covering:
         return values[self._left], values[self._right]
 
     def greedy(self, rows: Rows) -> Iterator[int]:
-        """Positions of rows, each time one that covers the most new pairs, until none covers any.
+        """Yield the position of the row with the most new pairs, until no row has a new pair.
 
-        A row that is rejected is not proposed again. A gain never grows, so only the largest known gains are computed
-        again.
+        No row is proposed twice, even if the caller rejects it. Gains never grow, so only the largest known gains are
+        recomputed.
         """
         gains = np.concatenate(
             [np.zeros(0, np.int32), *(self._gains(rows[at : at + _CHUNK]) for at in range(0, len(rows), _CHUNK))]
@@ -125,12 +125,12 @@ class Covering:
         return gains
 
     def share(self, left: range, right: range) -> Share:
-        """Pairs of a factor of one range and another factor of the other range."""
+        """Return the share of covered pairs between factors of one range and different factors of the other range."""
         one, other = self._blocks(left, right)
         return Share(int(self._covered[one, other].sum()), int(self._feasible[one, other].sum()))
 
     def _blocks(self, left: range, right: range) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """Both numbers of every pair of values of different factors, the earlier factor first."""
+        """Return the two value numbers of every pair between different factors, the earlier factor first."""
         pairs = {(min(a, b), max(a, b)) for a in left for b in right if a != b}
         own = [
             np.stack(
@@ -142,13 +142,14 @@ class Covering:
         return one, other
 
     def values(self, factor: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """For each value of a factor, whether it is feasible and whether it is covered."""
+        """Return whether each value of a factor is feasible, and whether each value is covered."""
         own = np.arange(self._first[factor], self._first[factor + 1])
         return self._feasible[own, own], self._covered[own, own]
 
     def open_pairs(self, left: range, right: range, *, feasible: bool) -> list[tuple[int, int, int, int]]:
-        """Pairs that are not covered, as (factor, value, factor, value): those that are feasible, or those that are not
-        although both values are.
+        """Return pairs that are not covered, as (factor, value, factor, value).
+
+        With `feasible`, these are the feasible pairs; otherwise the infeasible pairs of two feasible values.
         """
         one, other = self._blocks(left, right)
         if feasible:

@@ -1,4 +1,4 @@
-"""The features of small problems, as an operation's `check.toml` declares them, and all shapes that they make."""
+"""Read the features of small problems from an operation's `check.toml`, and form all shapes with these features."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from autotune.toml_table import Table, did_you_mean, read_toml
 from autotune.trial import Value
 
 FILE = "check.toml"
-_NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # values of a size without a check.toml; a plain problem has 8
-_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # the same, if all sizes are run-time sizes
+_NUMBERS = (8, 1, 2, 5, 33, 128, 1024, 4224)  # values of a size without a check.toml; 8 is the default
+_LENGTHS = (8, 1, 2, 33, 1000, 4096, 100_003)  # values of a size if all sizes are run-time sizes
 _RUNTIME = (3, 2, 9)
-_MOST_FLOPS = 200_000  # of a unit of the run-time size, if several sizes are crossed without a check.toml
+_MOST_FLOPS = 200_000  # maximum FLOPs per unit of the run-time size, if several sizes vary without a check.toml
 _MOST_SHAPES = 2_000_000
 _KEYS = {"runtime", "words", "rules", "feature"}
 _FEATURE_KEYS = {"name", "sizes", "values", "when", "decides"}
@@ -40,40 +40,40 @@ class FeatureValue:
 
     name: str
     sizes: tuple[Bound, ...]
-    """the value of each of the feature's sizes"""
+    """values of the feature's sizes"""
     when: Bound
     decides: frozenset[str]
-    """features that have no effect together with it"""
+    """names of features that have no effect together with this value"""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature that sizes of a problem make."""
+    """A feature of a problem that one or several sizes determine."""
 
     name: str
     sizes: tuple[str, ...]
     values: tuple[FeatureValue, ...]
-    """the first one is that of a plain problem"""
+    """values of the feature; the first is the value in a plain problem"""
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers."""
+        """Whether all values are numbers, rather than expressions of other sizes."""
         return not any(bound.names for value in self.values for bound in value.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Problems without their words."""
+    """The shapes of problems, without words."""
 
     rows: Rows
     """value indices [shapes, features]; -1 if another feature's value makes this one irrelevant"""
     sizes: Mapping[str, Column]
-    """the names that expressions use, a value for each row"""
+    """values of the names that expressions use, one for each row"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemFeatures:
-    """The content of a check.toml."""
+    """The content of a check.toml, or default features for an operation without one."""
 
     operation: Operation
     runtime: tuple[int, ...]
@@ -81,19 +81,19 @@ class ProblemFeatures:
     words: Mapping[str, tuple[str, ...]]
     rules: tuple[Bound, ...]
     small: tuple[Bound, ...]
-    """rules that leave out shapes that take a CPU long, if no file has rules"""
+    """rules that leave out shapes that take long on a CPU, if there is no check.toml"""
     features: tuple[Feature, ...]
 
     @property
     def word_values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Name and values of the features that are words; a word that is made of parts is a feature for each."""
+        """The name and values of each feature that is a word. Each part of a word that has parts is a feature."""
         declared = self.operation
         parts = ([part.name for part in declared.parts_of(word)] or [word] for word in self.words)
         return tuple((name, declared.enumerations[name]) for name in itertools.chain.from_iterable(parts))
 
     @property
     def values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Name and values of each feature, words first; the first value is that of a plain problem."""
+        """The name and values of each feature, words first. The first value is the value in a plain problem."""
         shapes = ((feature.name, tuple(value.name for value in feature.values)) for feature in self.features)
         return (*self.word_values, *shapes)
 
@@ -103,7 +103,7 @@ class ProblemFeatures:
 
     @property
     def _of_shapes(self) -> frozenset[str]:
-        """The names that depend on the shape alone: sizes, and values derived from them."""
+        """The names that depend only on the shape: sizes, and values derived from sizes."""
         found = {size for feature in self.features for size in feature.sizes}
         for name, bound in self.operation.derived:
             if bound.names <= found:
@@ -112,7 +112,7 @@ class ProblemFeatures:
 
     @property
     def rules_of_words(self) -> tuple[Bound, ...]:
-        """Rules about words, which no shape has; a rule about run-time sizes is left to the problem."""
+        """The rules that involve words. Rules that involve run-time sizes are left out; each problem checks them."""
         return tuple(
             bound
             for bound in self._all_rules
@@ -120,13 +120,13 @@ class ProblemFeatures:
         )
 
     def shapes(self) -> Shapes:
-        """All shapes of the features' product that no rule refuses. Raises TemplateError where they refuse all."""
+        """Return all combinations of feature values that no rule refuses. Raises TemplateError if rules refuse all."""
         counts = [len(feature.values) for feature in self.features]
         rows = np.indices(counts, dtype=np.int16).reshape(len(counts), math.prod(counts)).T
         sizes = self._sizes(rows)
         columns = Columns(dict(sizes), len(rows))
         for name, bound in self.operation.derived:
-            if all(each in columns for each in bound.names):  # what words decide is no shape's
+            if all(each in columns for each in bound.names):  # other derived values depend on words
                 columns[name] = bound.column(columns)
         kept = np.ones(len(rows), np.bool_)
         for bound in self._all_rules:
@@ -152,7 +152,7 @@ class ProblemFeatures:
         return Shapes(np.where(decided, np.int16(-1), rows)[kept], found)
 
     def _sizes(self, rows: Rows) -> dict[str, Column]:
-        """Every size that features make, a value for each row."""
+        """Return every size that features determine, with a value for each row."""
         numbers: dict[str, Column] = {}
         for feature, codes in zip(self.features, rows.T, strict=True):
             if feature.numeric:
@@ -173,9 +173,10 @@ class ProblemFeatures:
 
 @lru_cache
 def problem_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
-    """The features that a folder declares, by default the operation's own; without a check.toml, values of each size.
+    """Return the features that a folder declares, by default the operation's own folder.
 
-    Raises TemplateError naming the dotted key, or if there are too many sizes without a file.
+    Without a check.toml, each size is a feature. Raises TemplateError that names the dotted key of an error, or if
+    there is no file and there are too many sizes.
     """
     path = (folder or declared.folder) / FILE
     if not path.exists():
@@ -185,7 +186,10 @@ def problem_features(declared: Operation, folder: Path | None = None) -> Problem
 
 
 def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
-    """Each size is a feature, a run-time size only if there is no other; one that may be omitted has few values."""
+    """Return features for an operation without a check.toml: each size is a feature.
+
+    A run-time size is a feature only if there are no other sizes. A size that may be omitted gets few values.
+    """
     always = Expression("true", str(path)).bind({})
     features = []
     fixed = tuple(size for size in declared.sizes if size.name not in declared.runtime)
@@ -203,7 +207,10 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
 
 
 def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tuple[Bound, ...]:
-    """The rule that excludes problems that take a CPU long. None if the cost does not depend on the shape alone."""
+    """Return the rule that excludes problems that take long on a CPU.
+
+    The result is empty if there is only one size, or if the cost depends on more than the shape.
+    """
     made = {feature.name for feature in features}
     first = {name: words[0] for name, words in declared.enumerations.items()}
     unit: dict[str, Value] = {**dict.fromkeys(declared.runtime, 1), **first}
@@ -218,7 +225,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 class _Reader:
-    """Reads the file's tables with errors that name the dotted key."""
+    """Reads the tables of a check.toml. Errors name the dotted key."""
 
     def __init__(self, declared: Operation, table: Table) -> None:
         self.declared = declared
@@ -291,11 +298,11 @@ class _Reader:
         return Feature(table.word("name", ""), sizes, tuple(found))
 
     def bound(self, table: Table, key: str, text: str) -> Bound:
-        """An expression of sizes."""
+        """Parse an expression that may use sizes and values derived from sizes."""
         return expression_of(table, key, text, self.sizes | dict(self.declared.derived).keys()).bind({})
 
     def rule(self, table: Table, key: str) -> Bound:
-        """A condition of sizes and words."""
+        """Parse a condition that may use sizes and words."""
         declared = self.declared
         known = declared.names - frozenset(declared.runtime)
         rule = expression_of(table, key, table.word(key, ""), known, declared.enumerations).bind({})

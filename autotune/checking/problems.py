@@ -1,7 +1,7 @@
-"""Small problems that a family's `supports` admits: every feature of a problem, and pairs of features.
+"""Derive small problems that a family's `supports` admits, so that every feature and every pair of features occurs.
 
-The operation's features are crossed. Problems that break a rule, take long, or are refused by `supports` are left out.
-The others are chosen so that each of their pairs of features occurs.
+All combinations of the operation's features are formed. Combinations that break a rule, take long, or are refused by
+`supports` are left out. From the rest, problems are chosen until each possible pair of features occurs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from autotune.operation.operation import Operation
 from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Value
 
-_POOL = 4000  # random problems that the greedy choice is made from, in addition to one for each pair
-_ACTIVATED = 2000  # random shapes that each activation is tried on: a shape does not affect an activation
-_PLACE = ""  # a further column, with the numbers of rows
+_POOL = 4000  # random problems for the greedy choice, in addition to one problem for each pair
+_ACTIVATED = 2000  # random shapes on which each activation is tried; shapes do not affect activations
+_PLACE = ""  # name of an additional column that contains row numbers
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
-"""`supports` and the derived names with known words folded in, and the shapes that satisfy them."""
-_TRIES = 400  # problems without a config, after which the others are left out
+"""The shapes that satisfy `supports`, by the conditions and derived names after known words are folded in."""
+_TRIES = 400  # number of problems without a config after which further problems are left out
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A problem with the feature values that it was made of."""
+    """A problem and the feature values from which it was derived."""
 
     bound: BoundTemplate
     features: tuple[int, ...]
@@ -45,20 +45,20 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The problems of a family."""
+    """The derived problems of a family."""
 
     problems: tuple[Derived, ...]
     without_config: tuple[tuple[str, str], ...]
-    """problems that `supports` admits though a rule of the operation or all of the space refuse them, and why"""
+    """problems that `supports` admits, but that a rule of the operation or the whole space refuses, with the reasons"""
 
 
 def derive(
     template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int, *, most: int | None = None
 ) -> Derivation:
-    """Problems for which the family has a config, until all pairs of supported features occur, or `most`.
+    """Derive problems for which the family has a config, until all pairs of supported features occur or `most` exist.
 
-    `covering` records which pairs of their values are feasible and which are covered. Raises TemplateError if
-    `supports` fails for a problem.
+    `covering` records which pairs of feature values are feasible and which are covered. Raises TemplateError if
+    `supports` cannot be evaluated for a problem.
     """
     declared = template.operation
     features = problem_features(declared)
@@ -96,26 +96,26 @@ def derive(
 
 
 def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
-    """The same numbers from another one on."""
+    """Return the numbers rotated to the left by `by` places."""
     first = by % len(numbers)
     return (*numbers[first:], *numbers[:first])
 
 
 def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem at these leading sizes, without sizes that its rules exclude."""
+    """Yield the problem at these leading sizes, without sizes that a rule excludes."""
     return valid_problems(partial(problem.with_runtime, size) for size in sizes)
 
 
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """The problem with one run-time size at a time at these numbers, without sizes that rules exclude."""
+    """Yield the problem with one run-time size at a time set to each of `sizes`, except where a rule excludes it."""
     places = range(len(problem.runtime_sizes))
     return valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes for place in places)
 
 
 def _first_problem(declared: Operation, given: Mapping[str, Value], runtimes: Sequence[int]) -> Problem:
-    """The problem at the first of some run-time sizes that its rules allow; of several each has another one.
+    """Make the problem with the first of some run-time sizes that the rules allow.
 
-    Raises StudyError where they allow none.
+    If there are several run-time sizes, each gets a different number. Raises StudyError if the rules allow none.
     """
     for first in range(len(runtimes)):
         sizes = {name: runtimes[(first + place) % len(runtimes)] for place, name in enumerate(declared.runtime)}
@@ -133,7 +133,7 @@ def _supported(
     rng: np.random.Generator,
     seen: _Admitted,
 ) -> tuple[Rows, npt.NDArray[np.intp]]:
-    """The problems of one layout, type and epilogue that the family may support, and their shapes."""
+    """Return the problems with these words that the family may support, and the row numbers of their shapes."""
     declared = template.operation
     features = problem_features(declared)
     known = declared.names_from({**dict.fromkeys(declared.runtime, features.runtime[0]), **words})
@@ -145,7 +145,7 @@ def _supported(
         *(condition.holds for condition in template.supports),
     )
     asked = (*derived.values(), *(condition.folded(known) for condition in (*conditions, *unread)))
-    if asked not in seen:  # most words, such as an activation, change nothing of it
+    if asked not in seen:  # most words, such as an activation, do not affect the conditions
         columns = Columns(dict(shapes.sizes), len(shapes.rows))
         for name, bound in declared.derived:
             columns[name] = Bound(bound.expression, derived[name]).column(columns)

@@ -1,7 +1,7 @@
-"""Run a selected kernel once under a sanitizer, for few images, to find errors that a GPU tolerates.
+"""Run a selected kernel under a sanitizer, for few images, to find errors that a GPU tolerates.
 
-On the CPU this is `host:check`, which checks the same text compiled as C++; on a GPU compute-sanitizer, which checks
-the machine code.
+On the CPU the sanitizer is `host:check`, which checks the same text compiled as C++. On a GPU it is compute-sanitizer,
+which checks the machine code.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ from autotune.trial import Outcome
 from autotune.workers.profiled import Job
 
 SMALL_N = (1, 9)
-"""Numbers of images: one, and more than most kernels process at once; odd, so that pairs leave a remainder."""
+"""Numbers of images: 1, and an odd number that is larger than most kernels process at once."""
 TOOLS = ("memcheck", "racecheck", "initcheck")
 ALL_TOOLS = (*TOOLS, "synccheck")
-"""Also a tool that only finds misused barriers; `check` and `sanitize --tool` run it, an export does not."""
+"""The tools including synccheck, which only finds misused barriers. Exports do not run synccheck."""
 HOST_CHECK = "host:check"
 CLEAN, FALSE_ALARM, FAULT, NOT_RUN = "clean", "false alarm", "fault", "not run"
 _LINES: Mapping[str, tuple[str, ...]] = {"cuda": ("-lineinfo",)}
-"""nvcc's option for line information; the machine code is the same."""
+"""nvcc's option for line information, which does not change the machine code."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # the process reports PyCUDA's own failures
+    "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # the process itself reports failures of PyCUDA
     "racecheck": ("--racecheck-report", "analysis"),
     "initcheck": (),
     "synccheck": (),
 }
-_HOST_FLOPS = 2e8  # limit of a run on `host:check`; two cores do 1e7 (matrix products) to 1e8 per second
+_HOST_FLOPS = 2e8  # limit of a run on `host:check`; two cores compute 1e7 (matrix products) to 1e8 per second
 _ONCE_FLOPS = 5e7  # a larger problem runs once, not once for each order of warps and blocks
-_GPU_FLOPS = 1e11  # limit of a run under compute-sanitizer, which slows a kernel down a thousand times
-_DEADLINE_S = 300.0  # for one tool and kernel
-_FAULTY = 86  # exit status when a tool found something
-_PORTS = 10  # ports that one compute-sanitizer may use, from its --port on
+_GPU_FLOPS = 1e11  # limit of a run under compute-sanitizer, which makes a kernel a thousand times slower
+_DEADLINE_S = 300.0  # deadline of one tool on one kernel
+_FAULTY = 86  # exit status if a tool found errors
+_PORTS = 10  # number of ports, from --port on, that one compute-sanitizer may use
 _FIRST_PORT = 49152
-_SHOWN = 3  # findings in a message
+_SHOWN = 3  # maximum number of findings in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A kernel that was chosen."""
+    """A kernel that was chosen for a layer, with the family that renders it."""
 
     name: str
     source: KernelSource
     bound: BoundTemplate
-    """its family's recorded header, with problem and device"""
+    """the recorded header of the family, bound to problem and device"""
     family: KernelTemplate | None = None
-    """its family as installed now; messages name its lines if it still renders the kernel"""
+    """the family as installed now; messages name lines of the family's files if it still renders the same kernel"""
 
     @property
     def template(self) -> str:
-        """Its family's name."""
+        """The name of the kernel's family."""
         return self.source.config.template
 
     @property
     def runtime(self) -> str:
-        """The names of its run-time sizes."""
+        """The names of the problem's run-time sizes."""
         return ", ".join(self.source.problem.operation.runtime)
 
     def with_source_lines(self, message: str) -> str:
-        """A message about its text, with the lines of the family's files."""
+        """Return a message about the kernel's text, with lines of the family's files."""
         if self.family is None:
             return message
         return with_source_lines(message, self.family, self.source, self.bound.device)
@@ -91,12 +91,12 @@ class Verdict:
     tool: str
     """host:check, or one of ALL_TOOLS"""
     n: tuple[int, ...]
-    """numbers, such as of images, that each run-time size had"""
+    """values that each run-time size had, such as numbers of images"""
     word: str
     """clean | false alarm | fault | not run"""
     message: str = ""
     runtime: str = "n"
-    """what `n` is called"""
+    """name of the run-time sizes"""
 
     def __str__(self) -> str:
         at = f" at {self.runtime} = {' and '.join(map(str, self.n))}" if self.n else ""
@@ -105,20 +105,20 @@ class Verdict:
 
 
 class Sanitizer(Protocol):
-    """A sanitizer for winners."""
+    """A sanitizer that checks winners."""
 
     tool_count: int
-    """verdicts of each winner"""
+    """number of verdicts for each winner"""
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
-        """A verdict for each winner and tool, in the winners' order."""
+        """Yield a verdict for each winner and tool, in the order of the winners."""
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the sanitizer's resources."""
 
 
 class HostCheck:
-    """AddressSanitizer, UndefinedBehaviorSanitizer, and several orders of warps and blocks, on the CPU."""
+    """Runs kernels on the CPU under AddressSanitizer and UndefinedBehaviorSanitizer, in several orders of warps."""
 
     def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
         self._evaluator, self._small_n = evaluator, small_n
@@ -130,7 +130,7 @@ class HostCheck:
         for winner, binary in zip(winners, compiled, strict=True):
             try:
                 ready = binary.result()
-            except Rejected as rejected:  # although a GPU's compiler accepted it: the host device supports less
+            except Rejected as rejected:  # the host device supports less than a GPU's compiler
                 yield self._verdict(winner, (), NOT_RUN, f"the host device cannot compile it: {rejected.message}")
             else:
                 yield self._verified(winner, ready)
@@ -172,7 +172,7 @@ class HostCheck:
 
 
 class ComputeSanitizer:
-    """NVIDIA's compute-sanitizer on a GPU: a process for each kernel and tool, as many at once as there are cores."""
+    """Runs kernels under NVIDIA's compute-sanitizer on a GPU: a process for each kernel and tool, `jobs` at once."""
 
     def __init__(
         self,
@@ -193,13 +193,13 @@ class ComputeSanitizer:
             self._slots.put(slot)
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
-        """Run each kernel under each tool, compiled with line numbers."""
+        """Compile each kernel with line numbers and run it under each tool."""
         compiled = []
         for winner in winners:
             program = winner.source.program
             lined = replace(program, flags=(*program.flags, *_LINES.get(self._evaluator.info.kind, ())))
             compiled.append(self._evaluator.compile(replace(winner.source, program=lined)))
-        self._evaluator.refresh()  # the sanitized processes have the device to themselves
+        self._evaluator.refresh()  # so that no other process uses the device
         with ThreadPoolExecutor(self._jobs) as threads:
             asked = [
                 threads.submit(self._checked, winner, tool, binary)
@@ -239,7 +239,7 @@ class ComputeSanitizer:
         )
 
     def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
-        """A verdict's word and message."""
+        """Run one tool on a kernel, and return the word and the message of the verdict."""
         slot = self._slots.get()
         with temporary_folder() as folder:
             job, log = Path(folder) / "job", Path(folder) / "log"
@@ -265,7 +265,10 @@ class ComputeSanitizer:
 
 
 def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tuple[str, str]:
-    """A verdict's word and message, from a tool's log and the exit status and last output of the watched process."""
+    """Return the word and the message of a verdict.
+
+    They depend on the tool's log, and on the exit status and the output (`words`) of the process that it watched.
+    """
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it said nothing")
     if not finished(log):
         tail = [line.lstrip("= ") for line in log.splitlines() if line.strip("= ")]
@@ -287,6 +290,6 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
 
 
 def _with_n(winner: Winner, n: int) -> KernelSource:
-    """The kernel with another number for each run-time size. Raises as `relaunched`."""
+    """Return the kernel with n for each run-time size. Raises the same errors as `relaunched`."""
     bound, problem = winner.bound, winner.source.problem.with_each_runtime(n)
     return relaunched(winner.source, BoundTemplate(bound.template, problem, bound.device))

@@ -1,4 +1,4 @@
-"""A sample of a check's configs on a GPU, run again under compute-sanitizer."""
+"""Run a sample of the configs of a check again under compute-sanitizer, on a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autotune.family.template import KernelTemplate
 from autotune.trial import Outcome
 
 SAMPLE = 4
-"""Configs in the sample. With four tools these are 16 processes, and a GPU's host usually has 16 cores."""
+"""Number of configs in the sample. With four tools there are 16 processes, and a GPU's host usually has 16 cores."""
 
 
 def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
-    """Correct rows, spread evenly over the check, which begins with the simplest."""
+    """Return up to `most` correct rows, spread evenly over the check, which begins with the simplest cases."""
     right = [row for row in rows if row.outcome == Outcome.CORRECT and row.factors]
     return [right[place * len(right) // most] for place in range(most)] if len(right) > most else right
 
@@ -24,7 +24,10 @@ def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
 def sanitized(
     sanitizer: Sanitizer, family: KernelTemplate, device: DeviceInfo, rows: Sequence[CheckRow]
 ) -> Iterator[tuple[CheckRow, Verdict]]:
-    """Run the kernels of these rows under every tool. Each verdict has its row, whose outcome a fault changes."""
+    """Run the kernels of these rows under every tool, and yield each verdict with the row.
+
+    If a tool finds a fault, the outcome of the row is changed.
+    """
     named = {f"config {number}": row for number, row in enumerate(rows, 1)}
     winners = [
         Winner(name, row.source, BoundTemplate(family, row.problem, device), family) for name, row in named.items()
@@ -39,7 +42,7 @@ def sanitized(
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Lines for people: how many configs ran under which tools, and the reasons why others did not run."""
+    """Return lines that say how many configs ran under which tools, and why other configs did not run."""
     ran = [verdict for verdict in verdicts if verdict.word in (CLEAN, FALSE_ALARM, FAULT)]
     tools = ", ".join(dict.fromkeys(verdict.tool for verdict in ran))
     lines = [f"Ran under compute-sanitizer: {len({verdict.kernel for verdict in ran})} configs, {tools}"] if ran else []
