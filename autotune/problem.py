@@ -70,7 +70,7 @@ class Problem(ABC):
 
     @property
     def at_runtime(self) -> str:
-        """The run-time sizes as messages show them: `n = 8`, or `batch x m = 8 x 100` if there are several."""
+        """The run-time sizes in the form for messages: `n = 8`, or `batch x m = 8 x 100` if there are several."""
         return f"{self.operation.runtime_name} = {by(self.runtime_sizes)}"
 
     @property
@@ -88,7 +88,7 @@ class Problem(ABC):
         return next(array for array in self.arrays if array.name == name)
 
     def has(self, name: str) -> bool:
-        """Whether the problem has an array with this name; some arrays of an operation are optional."""
+        """Return whether the problem has an array with this name; some arrays of an operation are optional."""
         return any(array.name == name for array in self.arrays)
 
     @property

@@ -54,7 +54,7 @@ def _shipped_files() -> list[Path]:
 def find_study(name: str) -> Path:
     """Return the path of a study file: the given path, or a bundled study's. Raises StudyError if neither exists."""
     path = Path(name)
-    if os.path.isfile(path):  # False for a name that no file can have, which other functions reject
+    if os.path.isfile(path):  # False, not an error, for a name that no file can have
         return path
     if name in study_names():
         return shipped("studies") / f"{name}.toml"

@@ -96,5 +96,5 @@ def _key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Format a value as TOML: its JSON is valid TOML, except for a control character that JSON does not escape."""
+    """Format a value as TOML. The JSON form is valid TOML, except that JSON leaves one control character unescaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,6 +1,6 @@
 """A table of a TOML or JSON file, read key by key; errors name the file, the dotted key, and what to write there.
 
-Study files, headers of templates and recorded search spaces are read through it; each kind has its own error class.
+`Table` reads study files, headers of templates and recorded search spaces; each kind of file has its own error class.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """Return the error for comparing an enumeration with a word that it does not have; empty if there is none."""
+    """Return the error if an expression compares an enumeration with a word that is not in it; otherwise empty."""
     if "'" not in expression.text and '"' not in expression.text:
         return ""
     for name, word in expression.compared():
@@ -32,7 +32,7 @@ def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -
 
 
 def no_condition(expression: Expression, numbers: Set[str]) -> str:
-    """Return the error for a condition that yields a number, where any number but 0 would be true; empty if none."""
+    """Return the error if a condition yields a number, where any number but 0 would count as true; otherwise empty."""
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)

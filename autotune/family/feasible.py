@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.int16]
 """Value indices of configs, or of the first parameters of configs [rows, parameters]."""
 
 CHUNK = 1 << 15  # rows processed together, which bounds the memory
-LEAST_CHUNK = 1 << 9  # the same if only the first feasible row is wanted
+LEAST_CHUNK = 1 << 9  # rows processed together if only the first feasible row is wanted
 PATHS = 1 << 12  # random paths followed together
 _POSITION = ""  # key of the column with the rows' positions
 

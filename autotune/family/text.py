@@ -21,8 +21,8 @@ from autotune.text_file import read_text
 Body = Template
 """A family's text, compiled by Jinja."""
 KEPT = 512
-"""Number of parsed families that a process caches, and of included files whose definitions it caches. Several times the
-number of bundled families: if the cache were smaller, loading all families would parse each of them again."""
+"""Number of parsed families that a process caches, and of included files whose definitions it caches. It is several
+times the number of bundled families: with a smaller cache, loading all families would parse every family again."""
 MARK = "\ue000%s\ue001"
 """The line end that `source_map` adds: the line's origin between two characters that occur in no program."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")

@@ -148,7 +148,10 @@ class ArrayReader:
         return word, of
 
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
-        """Read how test data are made. Raises for an array without test data and for a type that cannot hold them."""
+        """Read how the array's test data are made.
+
+        Raises TemplateError if an array without test data has the key, or if the array's type cannot hold the data.
+        """
         if "fill" in self.table and not is_read:
             raise self.table.error("fill", f"leave it out: {_NOT_READ}")
         whole = [dtype for dtype in dtypes.values() if dtype not in FLOATS]

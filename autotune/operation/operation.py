@@ -147,7 +147,7 @@ class Operation:
 
     @property
     def runtime_name(self) -> str:
-        """The run-time sizes as messages name them: `n`, or `batch x m` if there are several."""
+        """Names of the run-time sizes in the form for messages: `n`, or `batch x m` if there are several."""
         return " x ".join(self.runtime)
 
     @property

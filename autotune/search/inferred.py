@@ -51,8 +51,8 @@ failed or have constraints.
 """
 LOG_NOISE = -9.0
 """Prior median of the log noise variance of values, smaller than that of kernel times. If trials have constraints, or
-while other trials run, PRIOR_LOG_NOISE is used instead, because parallel trials would crowd together, and for the same
-reason interactions are not fitted.
+while other trials run, PRIOR_LOG_NOISE is used instead and interactions are not fitted, because parallel trials would
+otherwise crowd together.
 """
 DRAW = 1000
 """Number of random points scored in each proposal."""

@@ -36,7 +36,7 @@ def outcome(
 ) -> float:
     """Return the value to minimise; FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
 
-    A trial that reported a value before it was pruned gets this value, but none better than the median of `so_far`.
+    If a trial reported a value before it was pruned, that value counts, but as no better than the median of `so_far`.
     """
     if any(amount > 0 for amount in amounts(trial).values()):
         return FAILED

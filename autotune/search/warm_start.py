@@ -1,12 +1,12 @@
 """space -> search: an initial design of the configs that a cost model predicts to be fastest, corrected by results.
 
 A Gaussian process for each family predicts the error of the cost model's log times, from the fastest trials of the
-nearest layers and devices. Its inputs are a config's parameters and all values that the header derives from them and
-from the problem, such as rows per thread, blocks over the output channels, registers and warps. Derived values carry
-over to other layers better than parameters. For example, a tile of 22 rows divides a layer's 80 rows into four tiles of
-20. On another layer 20 rows per thread are as good a choice, but a tile of 22 rows need not be. The feasible config
-with the smallest prediction comes next. The results of the layer's own first trials correct the predictions for the
-configs after them.
+nearest layers and devices. The inputs of the process are a config's parameters and all values that the header derives
+from the parameters and the problem, such as rows per thread, blocks over the output channels, registers and warps.
+Derived values carry over to other layers better than parameters. For example, a tile of 22 rows divides a layer's 80
+rows into four tiles of 20. On another layer 20 rows per thread are as good a choice, but a tile of 22 rows need not be.
+The feasible config with the smallest prediction comes next. The results of the layer's own first trials correct the
+predictions for later configs.
 """
 
 from __future__ import annotations
