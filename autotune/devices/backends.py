@@ -1,6 +1,6 @@
-"""Devices and their compilers by name: the only module that knows all backends.
+"""Open devices and load compilers by name. This is the only module that knows all backends.
 
-Nothing is imported before it is needed, because a process that compiles needs neither a device nor NumPy.
+Modules are imported only when they are needed, because a process that compiles needs neither a device nor NumPy.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from autotune.errors import DeviceError, shortened
 if TYPE_CHECKING:
     from autotune.devices.device import Device
 
-CHECK_ORDER_SEED = 20  # of the random orders of host:check
+CHECK_ORDER_SEED = 20  # seed of the random orders of host:check
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A kind of device that compiles and runs kernels: how its devices are named, opened and compiled for."""
+    """A kind of device that compiles and runs kernels: how to name, open and compile for the devices of this kind."""
 
     open: Callable[[str, Binary | None], Device]
-    """opens the device with this number or word, with its compiled `runtime`, which is compiled if none is given"""
+    """opens the device with a number or word; the second argument is the compiled `runtime`, None to compile it now"""
     compile: Callable[[Program, Target], Binary]
-    """raises Rejected('compile', ...) for the program's own fault and ToolchainError if there is no compiler"""
+    """raises Rejected('compile', ...) for an error in the program, and ToolchainError if there is no compiler"""
     identity: Callable[[], str]
-    """everything that affects a binary except program and target: compiler, version, flags, CPU if it matters"""
+    """returns everything that affects a binary except program and target: compiler, version, flags, perhaps the CPU"""
     words: tuple[str, ...] | None = None
-    """the words that may follow the kind and a colon; None: a number"""
+    """the words that may follow the kind and a colon; None: a number follows"""
     runtime: Callable[[], Program] | None = None
     """the program that a process needs before it runs kernels"""
     environ: Callable[[str], Mapping[str, str]] = lambda _: {}
@@ -85,13 +85,13 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         ),
     }
 )
-"""By kind. `device.ABILITIES` has an entry for each, too."""
+"""The backends by kind. `device.ABILITIES` also contains an entry for each kind."""
 KINDS = (*BACKENDS, "null", "replay")
-"""kinds of devices, the first part of their names"""
+"""Kinds of devices. The name of a device begins with the kind."""
 
 
 def parse_device(name: str) -> tuple[str, str]:
-    """A device's name as kind and the rest: `cuda:1` is ('cuda', '1'). Raises DeviceError for an unknown kind."""
+    """Split a device's name into kind and rest: `cuda:1` becomes ('cuda', '1'). Raises DeviceError if it is invalid."""
     kind, _, rest = name.partition(":")
     words = BACKENDS[kind].words if kind in BACKENDS else (rest,)
     if kind not in KINDS or (words is not None and rest not in words):
@@ -106,7 +106,7 @@ def parse_device(name: str) -> tuple[str, str]:
 
 
 def open_device(name: str, runtime: Binary | None = None) -> Device:
-    """Open a device that runs kernels. Raises DeviceError if it does not exist or has no driver."""
+    """Open a device that runs kernels. Raises DeviceError if the device does not exist or has no driver."""
     kind, rest = parse_device(name)
     if kind not in BACKENDS:
         raise DeviceError(f"{name}: runs no kernels")
@@ -114,30 +114,34 @@ def open_device(name: str, runtime: Binary | None = None) -> Device:
 
 
 def worker_environ(name: str) -> Mapping[str, str]:
-    """The environment variables for a process that opens the device: `host:check` preloads a sanitizer."""
+    """Return the environment variables for a process that opens the device. `host:check` preloads a sanitizer."""
     kind, rest = parse_device(name)
     return BACKENDS[kind].environ(rest) if kind in BACKENDS else {}
 
 
 def runtime_program(kind: str) -> Program | None:
-    """The program that a process needs before it runs kernels on this kind of device, for Target(kind); None if
-    none.
+    """Return the program, for Target(kind), that a process must load before it runs kernels on this kind of device.
+
+    Returns None if no program is needed.
     """
     runtime = BACKENDS[kind].runtime if kind in BACKENDS else None
     return runtime() if runtime else None
 
 
 def load_compiler(kind: str) -> None:
-    """Import the module that compiles for a kind of device, before the first program."""
+    """Import the module that compiles for a kind of device, so that the first program does not wait."""
     if kind in BACKENDS and (module := BACKENDS[kind].compiler_module):
         importlib.import_module(module)
 
 
 def compiler_identity(target: Target) -> str:
-    """Everything that affects a binary except program and target. Raises ToolchainError if there is no compiler."""
+    """Return everything that affects a binary except program and target.
+
+    Raises ToolchainError if there is no compiler.
+    """
     return BACKENDS[target.kind].identity()
 
 
 def compile_program(program: Program, target: Target) -> Binary:
-    """Compile for a target with the compiler of its kind of device. Raises Rejected and ToolchainError."""
+    """Compile a program with the compiler for the target's kind of device. Raises Rejected and ToolchainError."""
     return BACKENDS[target.kind].compile(program, target)

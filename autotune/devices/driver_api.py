@@ -1,8 +1,8 @@
-"""The driver's functions, through ctypes in the current context, for features that PyCUDA lacks, and without PyCUDA.
+"""Call functions of the CUDA driver through ctypes, for features that PyCUDA lacks and for machines without PyCUDA.
 
-PyCUDA compiles, loads, and owns context and streams. Graphs (`graphs`), and tensor maps with the kernels that take them
-(`driver_launch`), use this module. `cuda-bindings` cannot replace it, because it does not align the tensor maps that it
-encodes (docs/architecture.md).
+PyCUDA compiles and loads programs, and owns the context and the streams. CUDA graphs (`graphs`) and kernels with tensor
+maps (`driver_launch`) use this module. `cuda-bindings` cannot replace this module, because it does not align the tensor
+maps that it encodes (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autotune.errors import DeviceError
 
 
 class DriverError(Exception):
-    """A failed call of the driver, with the driver's message."""
+    """A call of the driver failed. The message is the driver's."""
 
 
 def call(name: str, *arguments: object) -> None:
-    """Call a function of the driver. Raises DriverError."""
+    """Call a function of the driver. Raises DriverError if the call fails."""
     status = getattr(_driver(), name)(*arguments)
     if status:
         message = ctypes.c_char_p()
@@ -31,12 +31,12 @@ def call(name: str, *arguments: object) -> None:
 
 @cache
 def _driver() -> ctypes.CDLL:
-    """The driver's library. Raises OSError if there is none."""
+    """Load the driver's library. Raises OSError if there is none."""
     return ctypes.CDLL("libcuda.so.1")
 
 
 def has_libcuda() -> bool:
-    """Whether this machine has an NVIDIA driver's library."""
+    """Whether this machine has the library of an NVIDIA driver."""
     try:
         _driver()
     except OSError:
@@ -49,13 +49,13 @@ class DriverHere:
     """The driver of this machine."""
 
     cuda: str
-    """the newest CUDA version that it runs, such as 13.0"""
+    """the newest CUDA version that the driver supports, such as 13.0"""
     devices: tuple[str, ...]
     """names of the GPUs, in CUDA's order; empty if there are none or the driver does not start"""
 
 
 def driver_here() -> DriverHere | None:
-    """The driver of this machine; None without libcuda.so.1."""
+    """Return the driver of this machine; None if there is no libcuda.so.1."""
     if not has_libcuda():
         return None
     version, count, names = ctypes.c_int(0), ctypes.c_int(0), []
@@ -136,4 +136,4 @@ _ATTRIBUTES = {
     "max_shared_memory_per_block_optin": 97,
     "max_blocks_per_multiprocessor": 106,
 }
-"""CU_DEVICE_ATTRIBUTE_ of cuda.h"""
+"""Values of the enumerators CU_DEVICE_ATTRIBUTE_* in cuda.h."""

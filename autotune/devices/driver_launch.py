@@ -1,4 +1,4 @@
-"""Kernels that take tensor maps, which PyCUDA cannot pass: launched through the driver's own functions."""
+"""Launch kernels that take tensor maps with functions of the driver API, because PyCUDA cannot pass tensor maps."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class DriverModule:
         self._launches: dict[Launch, _Prepared] = {}
 
     def ready(self, launch: Launch) -> None:
-        """Find the function and encode the maps, which takes much longer than a launch."""
+        """Find the function and encode the tensor maps, which takes much longer than a launch."""
         self._prepared(launch)
 
     def launch(self, launch: Launch, stream: int) -> None:
-        """Enqueue a kernel on a stream, given by its address."""
+        """Enqueue a kernel on the stream with the address `stream`."""
         prepared = self._prepared(launch)
         to = ctypes.c_void_p(stream)
         call("cuLaunchKernel", prepared.function, *prepared.sizes, to, prepared.parameters, None)
 
     def unload(self) -> None:
-        """Unload the module; a context that a kernel broke refuses, and unloads the module itself."""
+        """Unload the module. If a kernel broke the context, this fails silently, and the context unloads the module."""
         with suppress(DriverError):
             call("cuModuleUnload", self._module)
 
@@ -66,10 +66,10 @@ class _Prepared:
 
     function: ctypes.c_void_p
     sizes: tuple[ctypes.c_uint, ...]
-    """grid, block, dynamic shared memory"""
+    """grid, block and dynamic shared memory"""
     parameters: ctypes.Array[ctypes.c_void_p]
     held: tuple[ParameterBytes, ...]
-    """the memory that the parameters point to"""
+    """memory that the parameters point to"""
 
 
 def _content(argument: np.generic | BoundTensorMap) -> ParameterBytes:
@@ -79,7 +79,7 @@ def _content(argument: np.generic | BoundTensorMap) -> ParameterBytes:
     return ParameterBytes(array.ctypes.data, array)
 
 
-_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # of CUtensorMap
+_MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # size and alignment of CUtensorMap
 _TYPES = {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}  # CU_TENSOR_MAP_DATA_TYPE_
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_
 _INTERLEAVE_NONE, _L2_PROMOTION_128B, _ZEROS_OUTSIDE = 0, 2, 0
@@ -88,7 +88,7 @@ _KEPT_MAPS = 256
 
 @dataclass(frozen=True, slots=True)
 class ParameterBytes:
-    """The bytes of a parameter in the host's memory."""
+    """The bytes of a parameter in host memory."""
 
     address: int
     holder: object
@@ -97,7 +97,7 @@ class ParameterBytes:
 
 @lru_cache(maxsize=_KEPT_MAPS)
 def driver_encoded(bound: BoundTensorMap) -> ParameterBytes:
-    """Encode a tensor map, which takes longer than a launch."""
+    """Encode a tensor map. The result is cached, because encoding takes longer than a launch."""
     tensor = bound.tensor
     memory = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     address = -(-ctypes.addressof(memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT

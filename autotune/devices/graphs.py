@@ -1,8 +1,8 @@
 """CUDA graphs: forward passes that are recorded once and replayed by one call, without launch gaps.
 
-PyCUDA has neither stream capture nor graphs. So `record` captures kernels through the driver's own functions
-(`driver_api`), in the context and on a stream of PyCUDA. `torch_graph` captures PyTorch's work with
-`torch.cuda.CUDAGraph` in the same context, because its allocator must know about the capture.
+PyCUDA supports neither stream capture nor graphs. Therefore `record` captures kernels with functions of the driver API
+(`driver_api`), in PyCUDA's context and on a PyCUDA stream. `torch_graph` captures PyTorch's work in the same context
+with `torch.cuda.CUDAGraph`, because PyTorch's allocator must know about the capture.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class DriverGraph:
         self._handle = handle
 
     def launch(self) -> None:
-        """Enqueue it on the default stream. Raises DriverError."""
+        """Enqueue the graph on the default stream. Raises DriverError."""
         call("cuGraphLaunch", self._handle, ctypes.c_void_p(0))
 
     def close(self) -> None:
-        """Destroy the graph; a context that a kernel broke refuses, and destroys it itself."""
+        """Destroy the graph. If a kernel broke the context, this fails silently, and the context destroys the graph."""
         with suppress(DriverError):
             call("cuGraphExecDestroy", self._handle)
 
 
 def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
-    """Record the work that `enqueue` puts on a stream, given its address.
+    """Record the work that `enqueue` puts on the stream with the address `stream`.
 
-    Nothing else may use the stream during the recording. Raises DriverError, and the errors of `enqueue`.
+    Nothing else may use the stream during the recording. Raises DriverError and the errors of `enqueue`.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))
@@ -59,9 +59,10 @@ def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
 
 
 def torch_graph(enqueue: Callable[[], object], pool: tuple[int, int] | None) -> torch.cuda.CUDAGraph:
-    """Record PyTorch's work as a graph; its `replay` uses the current stream, by default the device's default stream.
+    """Record PyTorch's work as a graph. `replay` uses the current stream, by default the device's default stream.
 
-    `pool`: memory shared by graphs that never run at once (`torch.cuda.graph_pool_handle`). Raises RuntimeError.
+    `pool` is memory that graphs can share if they never run at the same time (`torch.cuda.graph_pool_handle`). Raises
+    RuntimeError.
     """
     import torch
 

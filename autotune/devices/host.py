@@ -1,7 +1,7 @@
-"""The CPU as a device: runs the unmodified CUDA text, compiled as C++ with the headers in `host_include`.
+"""The CPU as a device, which runs the unmodified CUDA text, compiled as C++ with the headers in `host_include`.
 
-One fiber per CUDA thread, blocks over cores, the limits of compute capability 9.0 enforced. Its times rank kernels
-on this CPU; they say nothing about a GPU.
+Each CUDA thread is a fiber, and blocks are distributed over the cores. The limits of compute capability 9.0 are
+enforced. The measured times rank kernels on this CPU; they say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
 from autotune.trial import Outcome
 
-LAUNCH_BUDGET_S = 10.0  # a layer whose plain kernel takes longer is refused
+LAUNCH_BUDGET_S = 10.0  # a layer is refused if a plain kernel would take longer
 PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
 _LEAST_SMS = 2  # multiprocessors of a CPU with one core: families divide them by the blocks of a cluster
-MOST_CLUSTER_BLOCKS = 8  # blocks of a cluster that runs on every GPU with clusters
-ALIGNMENT = 256  # bytes, of every allocation
-FLUSH_BYTES_MAX = 64 << 20  # bytes written before a cold sample; more would take longer than most kernels
+MOST_CLUSTER_BLOCKS = 8  # maximum blocks of a cluster on every GPU with clusters
+ALIGNMENT = 256  # alignment of every allocation, bytes
+FLUSH_BYTES_MAX = 64 << 20  # maximum bytes written before a cold sample; more would take longer than most kernels
 _REASON_BYTES, _MESSAGE_BYTES = 32, 512
-_GAP_BYTES = 1 << 35  # beyond what a negative index of 32 bits reaches
-_MAP_NORESERVE, _PROT_NONE = 0x4000, 0  # of Linux
-_SOME_BLOCKS_S = 1.0  # CPU time of a launch that runs only some of its blocks
-_MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # the part in front of a variable's own name
+_GAP_BYTES = 1 << 35  # inaccessible addresses on each side, more than a negative 32-bit index reaches
+_MAP_NORESERVE, _PROT_NONE = 0x4000, 0  # constants of Linux
+_SOME_BLOCKS_S = 1.0  # limit of CPU time for a launch that runs only some of its blocks
+_MANGLED = re.compile(r"^_Z\w*\d(?=[A-Za-z_]\w*$)")  # the part of a mangled name before the variable's own name
 _SMEM_BYTE = re.compile(r"byte (\d+) of shared memory")
 _OWN = re.compile("autotune|asan")  # variables that no kernel declares
 
@@ -62,21 +62,21 @@ class HostOptions:
     """How the device runs kernels."""
 
     cores: int
-    """operating-system threads that blocks are spread over"""
+    """number of operating-system threads that run blocks"""
     order: Order = "ascending"
-    """which thread continues when one waits, and the order of blocks"""
+    """order of blocks, and of a block's threads when a thread waits"""
     order_seed: int = 0
-    """of the random orders"""
+    """seed of the random orders"""
     launch_limit_s: float = 60.0
-    """CPU time of a core, after which a launch is stopped between two blocks"""
+    """CPU time of a core after which a launch is stopped between two blocks"""
     short_us: float = 0.0
-    """passes shorter than this are timed several in a row; a call from Python costs little here, so none are"""
+    """passes shorter than this are timed several in a row; 0: none, because a call from Python costs little here"""
     smem_byte: int = POISON
-    """fills a block's shared memory before it starts"""
+    """byte that fills the shared memory of a block before the block starts"""
     some_blocks: int = 0
-    """of a launch that run, from the first to the last, and new memory takes no space until it is written; 0: all"""
+    """number of blocks that run in each launch, 0 for all; if set, new memory takes no space until it is written"""
     checked: bool = False
-    """whether kernels run under sanitizers, which makes their times incomparable"""
+    """whether kernels run under sanitizers, so that times cannot be compared with normal runs"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class _Entry:
     address: int
     sizes_bytes: tuple[int, ...]
     cluster: int
-    """blocks of a cluster"""
+    """number of blocks of a cluster"""
     most_threads: int
-    """of a block, from its launch bounds"""
+    """maximum threads of a block, from the kernel's launch bounds"""
 
 
 class HostModule:
@@ -124,10 +124,10 @@ class HostModule:
         return ctypes.c_uint.from_address(address).value if address else default
 
     def ready(self, launch: Launch) -> None:
-        """Do nothing: a launch needs no preparation here."""
+        """Do nothing, because a launch on the host needs no preparation."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
-        """Run one kernel to its end. The device's next `synchronize` raises its errors."""
+        """Run one kernel to its end. The next `synchronize` of the device raises the kernel's error."""
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
@@ -166,7 +166,7 @@ class HostModule:
         self._device.run(request, self._with_variable)
 
     def _with_variable(self, message: str) -> str:
-        """The message, with a variable's name in place of a byte of shared memory."""
+        """Return the message with a position in shared memory replaced by the variable at that position."""
 
         def placed(found: re.Match[str]) -> str:
             byte = int(found[1])
@@ -179,7 +179,7 @@ class HostModule:
         return _SMEM_BYTE.sub(placed, message)
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and size in bytes of a __constant__ or __device__ variable."""
+        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
         found: Symbol | None = self._symbols.get(name)
         address = symbol_address(self._library, name) if found and not found.thread_local else 0
         if not found or not address:
@@ -187,8 +187,8 @@ class HostModule:
         return address, found.size_bytes
 
     def variables(self) -> Mapping[str, bytes]:
-        """Every variable of the program except shared memory."""
-        base = ctypes.c_uint64.from_address(self._library._handle).value  # of glibc's link_map, its first field
+        """Return the content of every writable variable of the program, without shared memory."""
+        base = ctypes.c_uint64.from_address(self._library._handle).value  # the first field of glibc's link_map
         return {
             _MANGLED.sub("", name): ctypes.string_at(base + found.offset, found.size_bytes)
             for name, found in self._symbols.items()
@@ -199,16 +199,16 @@ class HostModule:
         """Free the program; the module must not be used afterwards."""
         if self._fd >= 0:
             self._device.unload(self._library._handle)
-            # Not earlier: the loader knows a library by its path, and the number would be used again.
+            # Not earlier: the loader identifies a library by its path, and the descriptor's number would be reused.
             os.close(self._fd)
             self._fd = -1
 
 
 class HostDevice:
-    """This machine's CPU. `cxx` is the C++ compiler; it also compiles the runtime (0.3 s) if none is given."""
+    """The CPU of this machine. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s) if none is given."""
 
     kind = "host"
-    """a subclass may have another kind, with its own entries in `backends` and `device.ABILITIES`"""
+    """kind of the device; a subclass may use another kind that has entries in `backends` and `device.ABILITIES`"""
 
     def __init__(self, cxx: str, options: HostOptions | None = None, runtime: Binary | None = None) -> None:
         self.options = options or HostOptions(cores=usable_cores())
@@ -231,22 +231,22 @@ class HostDevice:
         self._sizes: dict[int, int] = {}
         self._reserved: dict[int, mmap.mmap] = {}
         self.watched: list[WatchedArray] = []
-        """arrays that are checked for conflicts between blocks"""
+        """arrays that are checked for conflicts between blocks in checked programs"""
         self._flush: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = None
         self._failure: Rejected | None = None
 
     @property
     def info(self) -> DeviceInfo:
-        """Identity and limits."""
+        """The identity and the limits of the device."""
         return self._info
 
     @property
     def environment(self) -> Environment:
-        """Compiler and flags."""
+        """The operating system, the compiler and the flags."""
         return self._environment
 
     def admit(self, problem: Problem) -> None:
-        """Raise DeviceError if a forward pass would take over LAUNCH_BUDGET_S, naming an n that would not."""
+        """Raise DeviceError if a forward pass would take over LAUNCH_BUDGET_S; the message suggests a smaller n."""
         size = problem.runtime_size
         item_s = problem.flops / size / (PLAIN_FLOPS_PER_CORE * self.options.cores)
         if item_s * size > LAUNCH_BUDGET_S:
@@ -259,7 +259,7 @@ class HostDevice:
             )
 
     def allocate(self, size_bytes: int) -> int:
-        """Address of new memory. In a process with AddressSanitizer its ends are watched."""
+        """Allocate memory and return the address. AddressSanitizer, if loaded, watches both ends of the memory."""
         if self.options.some_blocks:
             return self._reserve(size_bytes)
         held = sum(self._sizes.values())
@@ -274,7 +274,7 @@ class HostDevice:
         return address.value or 0
 
     def _reserve(self, size_bytes: int) -> int:
-        """Zeros that take no space until they are written, between addresses that fault."""
+        """Reserve zeros that take no space until they are written, between inaccessible addresses."""
         inside = -(-max(1, size_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             memory = mmap.mmap(
@@ -289,7 +289,7 @@ class HostDevice:
         return base + _GAP_BYTES
 
     def free(self, address: int) -> None:
-        """Free memory of `allocate`."""
+        """Free memory from `allocate`."""
         if self._reserved.pop(address, None) is not None:
             return
         size_bytes = self._sizes.pop(address, None)
@@ -299,16 +299,16 @@ class HostDevice:
         self._libc.free(ctypes.c_void_p(address))
 
     def write(self, address: int, content: bytes) -> None:
-        """Copy to the device."""
+        """Copy bytes to the device."""
         ctypes.memmove(address, content, len(content))
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """Copy from the device."""
+        """Copy bytes from the device."""
         self.synchronize()
         return ctypes.string_at(address, size_bytes)
 
     def fill(self, address: int, byte: int, size_bytes: int) -> None:
-        """Set every byte."""
+        """Set every byte of a range of memory."""
         ctypes.memset(address, byte, size_bytes)
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
@@ -316,7 +316,7 @@ class HostDevice:
         ctypes.memmove(to, source, size_bytes)
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:  # noqa: ARG002 - there is one memory
-        """Ordinary memory; there is no other kind here."""
+        """Allocate ordinary memory. `pinned` has no effect."""
         return np.empty(size_bytes, np.uint8)
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
@@ -328,9 +328,9 @@ class HostDevice:
         ctypes.memmove(to.ctypes.data, source, to.nbytes)
 
     def load(self, binary: Binary) -> HostModule:
-        """Load a program of `compile_host` into this process.
+        """Load a program from `compile_host` into this process.
 
-        Raises DeviceError for a checked program in a process that was not started for it.
+        Raises DeviceError for a checked program if the process was not started with AddressSanitizer.
         """
         if binary.target.kind != self.kind:
             raise DeviceError(f"a program for {binary.target.kind} does not run on the {self.kind} device")
@@ -341,7 +341,7 @@ class HostDevice:
         return HostModule(self, binary)
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """In a process with AddressSanitizer, until the memory is freed."""
+        """Make AddressSanitizer report accesses to these bytes until they are freed. Return False if not loaded."""
         poison = getattr(self._libc, "__asan_poison_memory_region", None)
         if poison is None:
             return False
@@ -349,13 +349,13 @@ class HostDevice:
         return True
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
-        """In checked programs only, until the memory is freed."""
+        """Check accesses to these bytes in checked programs, until the memory is freed."""
         if size_bytes:
             self.watched.append(WatchedArray(address, size_bytes, poisoned))
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
-        """Run with other options."""
+        """Run the launches inside the `with` block with other options. Yields whether the options differ."""
         before = self.options
         order, cores = how.order or before.order, 1 if how.one_core else before.cores
         smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
@@ -370,7 +370,7 @@ class HostDevice:
             self.options = before
 
     def run(self, request: HostLaunch, rewrite: Callable[[str], str]) -> None:
-        """Run a launch to its end. Keep its error for `synchronize`, with the message that `rewrite` returns."""
+        """Run a launch to its end. Keep any error for `synchronize`, with the message that `rewrite` returns."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
@@ -385,23 +385,23 @@ class HostDevice:
         self._libc.dlclose(ctypes.c_void_p(handle))
 
     def synchronize(self) -> None:
-        """Raise a kernel's error: Rejected('runtime', illegal_address | trap | assert | deadlock, ...)."""
+        """Raise an earlier kernel's error: Rejected('runtime', illegal_address | trap | assert | deadlock, ...)."""
         failure, self._failure = self._failure, None
         if failure:
             raise failure
 
     @property
     def short_us(self) -> float:
-        """As set in the options."""
+        """The value from the options."""
         return self.options.short_us
 
     @property
     def stream_handle(self) -> int:
-        """There is one stream."""
+        """Always 0, because there is only one stream."""
         return 0
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """One after another: each launch ends before the next begins."""
+        """Combine the passes into one call that runs them one after another."""
         each = tuple(passes)
 
         def run() -> None:
@@ -411,7 +411,7 @@ class HostDevice:
         return Passes(run, len(each))
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Wall clock per pass; `cold` first overwrites the last-level cache."""
+        """Measure the wall clock per pass. `cold` first overwrites the last-level cache."""
         if cold:
             if self._flush is None:
                 size = min(FLUSH_BYTES_MAX, max(1 << 20, 2 * self._info.l2_bytes))
@@ -424,17 +424,17 @@ class HostDevice:
         return Sample(elapsed / 1000 / passes.count)
 
     def health(self) -> Health:
-        """The CPU's sensors are not read."""
+        """Return no values, because the CPU's sensors are not read."""
         return Health()
 
     def busy_percent(self) -> int | None:
-        """Unknown."""
+        """Return None, because the value is unknown."""
         return None
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """None on the CPU."""
+        """Raise DeviceError if there are baselines, because libraries are not timed on the CPU."""
         if baselines:
             names = ", ".join(baseline.name for baseline in baselines)
             how = f"{passes} {'cold' if cold else 'hot'} passes"
@@ -442,7 +442,7 @@ class HostDevice:
         return ()
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """None on the CPU."""
+        """Raise DeviceError, because libraries are not timed on the CPU."""
         raise DeviceError(f"host: a {dtype} product of {size} rows: libraries run on CUDA devices only")
 
     def close(self) -> None:
@@ -453,7 +453,7 @@ class HostDevice:
 
 
 def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cluster: int = 1) -> None:
-    """Refuse launches that a GPU with these limits refuses: Rejected('runtime', 'launch_failure', ...)."""
+    """Raise Rejected('runtime', 'launch_failure', ...) for a launch that a GPU with these limits would refuse."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     smem_bytes = launch.smem_bytes + static_smem_bytes
     axes = "xyz"
@@ -474,7 +474,7 @@ def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cl
 
 
 def _content(argument: np.generic | BoundTensorMap) -> npt.NDArray[np.generic]:
-    """An argument's bytes."""
+    """Return the bytes of a kernel's argument."""
     if isinstance(argument, BoundTensorMap):
         return np.frombuffer(encode(argument), np.uint8)
     return np.array(argument)

@@ -1,6 +1,7 @@
-"""render -> compile for the CPU: `Program` to a shared library, with g++ or clang++ and the headers in `host_include`.
+"""render -> compile for the CPU: compile a `Program` to a shared library with g++ or clang++.
 
-The compiler reads the text from a pipe and writes the library to memory, so no file is left on a disk.
+The headers in `host_include` implement CUDA's functions. The compiler reads the text from a pipe and writes the library
+to memory, so no file is left on disk.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ _ASM_ERROR = re.compile(
     r"Error: |invalid 'asm'|in 'asm'|asm operand|constraint|unknown use of instruction|invalid instruction"
 )
 _TEMPLATE = r"\btemplate\s*<[^;{{}}]*>[^;{{}}]*\bvoid\s+{entry}\s*\("
-"""An entry point that is a template, which nvcc would mangle."""
+"""Matches an entry point that is a template, whose name nvcc would mangle."""
 INCLUDE = Path(__file__).parent / "host_include"
 COMMON = ("-std=c++17", "-fPIC", "-shared", "-pipe", "-fno-exceptions", "-fno-rtti")
 GCC_ONLY = (
-    *("-fno-gnu-unique", "-fno-extern-tls-init"),  # the library can be unloaded; nothing is called for shared memory
-    *("--param", "asan-instrumentation-with-call-threshold=0"),  # calls the runtime for each access
+    *("-fno-gnu-unique", "-fno-extern-tls-init"),  # libraries can be unloaded, and shared memory needs no calls
+    *("--param", "asan-instrumentation-with-call-threshold=0"),  # so that each access calls the runtime
 )
 CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
-"""nvcc's assumptions: fused multiply-adds, reinterpreted memory, no errno."""
+"""Flags for the assumptions that nvcc makes: fused multiply-adds, reinterpreted memory, no errno."""
 UNSET = "-ftrivial-auto-var-init="
-"""The content of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or `zero`."""
+"""Flag for the content of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or `zero`.
+"""
 FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", *SEMANTICS)
 CHECK_FLAGS = (
     f"{UNSET}zero",
@@ -49,20 +51,21 @@ CHECK_FLAGS = (
     "-Wl," + ",".join(f"--wrap=__asan_{verb}{size}" for verb in ("load", "store") for size in (1, 2, 4, 8, 16, "N")),
     "-fno-sanitize=null,object-size,pointer-overflow",  # AddressSanitizer checks the access itself
 )
-STATIC_SMEM_BYTES = 49152  # static shared memory of a kernel, ptxas's limit
-CONSTANT_BYTES = 65536  # constant memory of a program, ptxas's limit
+STATIC_SMEM_BYTES = 49152  # ptxas's limit for the static shared memory of a kernel
+CONSTANT_BYTES = 65536  # ptxas's limit for the constant memory of a program
 TARGET = Target("host")
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
 _LAUNCH_BOUNDS = r"\b__launch_bounds__\s*\(((?:[^,()]|\([^()]*\))+)[^;{{}}]*\b{entry}\s*\("
-"""The first group is the maximum number of threads per block."""
+"""Matches the launch bounds of a kernel. The first group is the maximum number of threads per block."""
 _CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
 
 
 def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
-    """Compile a program for this machine's CPU: kernels, or without entries plain C++.
+    """Compile a program for this machine's CPU. A program without entries is plain C++.
 
-    Raises Rejected('compile', ...) when the compiler refuses it, ToolchainError when the compiler does not start.
+    Raises Rejected('compile', ...) if the compiler refuses the program, and ToolchainError if the compiler does not
+    start.
     """
     if not program.entries:
         image, log = _compile(cxx, [*COMMON, "-x", "c++", "-", *program.flags], program.text)
@@ -105,14 +108,15 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
         image, log = _compile(cxx, arguments, whole(program.text))
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
-            raise no_kernel(entry)  # as in nvcc's result, although it would link here
+            raise no_kernel(entry)  # nvcc would not find this name, although it would link here
     resources = _resources(image, program.text, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
 
 
 def host_identity(cxx: str) -> str:
-    """Everything that affects a library except its text: compiler, CPU (-march=native), flags and the headers'
-    content.
+    """Return everything that affects a library except the program's text.
+
+    This is the compiler, the CPU (-march=native), the flags and the content of the headers.
     """
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file()))
     flags = " ".join((*COMMON, *FLAGS, *CHECK_FLAGS))
@@ -122,14 +126,14 @@ def host_identity(cxx: str) -> str:
 
 
 class HostCompiler:
-    """Compiles programs for this machine's CPU, with a cache."""
+    """Compiles programs for this machine's CPU, with an optional cache."""
 
     def __init__(self, cxx: str, cache: BinaryCache | None = None) -> None:
         self._cxx, self._cache = cxx, cache
         self._identity = host_identity(cxx) if cache else ""
 
     def __call__(self, program: Program, target: Target = TARGET) -> Binary:
-        """Compile a program, or get it from the cache. Raises the errors of `compile_host`."""
+        """Compile a program, or return the cached binary. Raises the errors of `compile_host`."""
 
         def compiled() -> Binary:
             return compile_host(program, target, cxx=self._cxx)
@@ -139,7 +143,7 @@ class HostCompiler:
         return self._cache.kept(self._cache.key(program, target, self._identity), compiled)
 
     def own(self, program: Program) -> Binary:
-        """A library of the host device. Raises ToolchainError if the compiler fails."""
+        """Compile a library of the host device. Raises ToolchainError if the compiler fails."""
         try:
             return self(program)
         except Rejected as error:
@@ -147,14 +151,15 @@ class HostCompiler:
 
 
 def runtime_program(*flags: str) -> Program:
-    """The library that runs the kernels. `-DAUTOTUNE_UCONTEXT` selects the slower context switch for CPUs other than
-    x86-64.
+    """Return the program of the library that runs kernels.
+
+    The flag `-DAUTOTUNE_UCONTEXT` selects the slower context switch for CPUs other than x86-64.
     """
     return _own_program(RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
 
 
 def driver_program() -> Program:
-    """The CUDA driver functions that an exported library calls, implemented on the runtime: a libcuda.so.1."""
+    """Return the program of a libcuda.so.1, which implements the driver functions that exported libraries call."""
     return _own_program(DRIVER_NAME, "autotune_host_driver.cpp")
 
 
@@ -165,7 +170,7 @@ def _own_program(name: str, source: str, *flags: str) -> Program:
 
 @lru_cache(maxsize=4)
 def compile_runtime(cxx: str, *flags: str) -> bytes:
-    """The image of `runtime_program`, compiled once per process."""
+    """Return the compiled image of `runtime_program`, which is compiled once per process."""
     return HostCompiler(cxx).own(runtime_program(*flags)).image
 
 
@@ -174,10 +179,10 @@ DRIVER_NAME = "libcuda.so.1"
 
 
 def check_environment(cxx: str) -> dict[str, str]:
-    """Environment variables of a process that loads programs compiled with `Target.check`.
+    """Return the environment variables for a process that loads programs compiled with `Target.check`.
 
-    AddressSanitizer must be the first library of a process. Its report goes to standard error, names the line of
-    `kernel.cu`, and ends the process with status 99.
+    AddressSanitizer must be the first library of a process. AddressSanitizer writes a report with the line of
+    `kernel.cu` to standard error, and ends the process with status 99.
     """
     library = output_of(Path(cxx), "-print-file-name=libasan.so").strip()
     if "/" not in library:
@@ -191,15 +196,15 @@ def check_environment(cxx: str) -> dict[str, str]:
 
 
 def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
-    """Run the compiler on `text`; return the library and the compiler's messages.
+    """Run the compiler on `text`, and return the library and the compiler's messages.
 
-    There is no time limit: a process with a deadline ends the whole process group.
+    There is no time limit here, because the parent process has a deadline and kills the whole process group.
     """
     output = os.memfd_create("autotune-library")
     try:
         own = CLANG_ONLY if "clang" in Path(shutil.which(cxx) or cxx).resolve().name else GCC_ONLY
         try:
-            with temporary_folder() as folder:  # for the files of a compiler that is killed
+            with temporary_folder() as folder:  # so that the files of a killed compiler are removed
                 done = subprocess.run(
                     [cxx, *own, *arguments, "-o", f"/proc/self/fd/{output}"],
                     input=text,
@@ -235,7 +240,7 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
 
 
 def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
-    """The memory that a program declares, without registers. Raises Rejected beyond ptxas's limits."""
+    """Return the shared and constant memory that a program declares. Raises Rejected above ptxas's limits."""
     variables = symbols(image)
     shared = sum(v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic)
     constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(text)) if name in variables)
@@ -260,13 +265,13 @@ class Symbol:
     size_bytes: int
     thread_local: bool
     writable: bool
-    """and not thread-local"""
+    """whether the variable is writable and not thread-local"""
     offset: int
-    """from the library's base"""
+    """offset from the library's base address"""
 
 
 def symbols(image: bytes) -> dict[str, Symbol]:
-    """Every defined variable by name; the functions are left out. `image` is a whole library file."""
+    """Return every defined variable, but no functions, by name. `image` is the content of a library file."""
     found: dict[str, Symbol] = {}
     all_sections = sections(image)
     for table in all_sections:
@@ -285,11 +290,14 @@ def symbols(image: bytes) -> dict[str, Symbol]:
 _DECLARATION = re.compile(r"\b(?<!extern )__shared__\b((?:[^;{}()]|\([^;{}()]*\))*);")
 _DECLARATOR = re.compile(r"(.*?)\b(\w+)(\s*(?:\[[^\[\]]*\]\s*)*)", re.DOTALL)
 STORAGE = "autotune_storage_of_"
-"""Prefix of a variable's name when a reference takes the original name."""
+"""Prefix for the name of a variable whose original name becomes the name of a reference."""
 
 
 def with_references(text: str) -> str:
-    """The text with a reference of the same name for each variable of shared memory whose size is known."""
+    """Return the text with each variable of shared memory replaced by a reference of the same name.
+
+    Variables whose size is not known are not replaced.
+    """
     return _DECLARATION.sub(_renamed, text)
 
 
@@ -304,7 +312,7 @@ def _renamed(found: re.Match[str]) -> str:
 
 
 def _split(declarators: str) -> list[str]:
-    """Split at commas outside brackets."""
+    """Split declarators at commas outside brackets."""
     parts, depth = [""], 0
     for character in declarators:
         depth += (character in "<([") - (character in ">)]")

@@ -1,4 +1,4 @@
-"""This machine's CPU."""
+"""Properties of this machine's CPU, and the CPU time of processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def cpu_name() -> str:
-    """The CPU's name, or its architecture."""
+    """Return the name of the CPU, or the architecture if the name is unknown."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
@@ -23,7 +23,7 @@ def cpu_name() -> str:
 
 
 def process_seconds(process: int) -> float:
-    """CPU time of a process in seconds; 0 if it has ended."""
+    """Return the CPU time of a process in seconds; 0 if the process has ended."""
     clock = ctypes.c_int()
     if ctypes.CDLL(None).clock_getcpuclockid(process, ctypes.byref(clock)):
         return 0.0
@@ -34,11 +34,11 @@ def process_seconds(process: int) -> float:
 
 
 def tree_seconds(process: int) -> float:
-    """CPU time of a process and all its descendants in seconds, including ended ones."""
+    """Return the CPU time of a process and all its descendants in seconds, including ended processes."""
     parents, used = {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            fields = file.read_text().rpartition(")")[2].split()  # from the third on: proc_pid_stat(5)
+        with suppress(OSError):  # the process has ended
+            fields = file.read_text().rpartition(")")[2].split()  # from the third field on: proc_pid_stat(5)
             own = int(file.parent.name)
             parents[own], used[own] = int(fields[1]), sum(map(int, fields[11:15]))
     tree = {process}
@@ -48,7 +48,7 @@ def tree_seconds(process: int) -> float:
 
 
 def last_cache_bytes() -> int:
-    """Size of the last-level cache; 0 if it is unknown."""
+    """Return the size of the last-level cache in bytes; 0 if it is unknown."""
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)

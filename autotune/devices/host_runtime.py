@@ -1,4 +1,4 @@
-"""The host device's runtime, a library in C++: its interface, its tensor maps, and loading it into this process."""
+"""The runtime of the host device, a C++ library: load it into this process, and define its structures."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from autotune.trial import Outcome
 
 _RTLD_NOLOAD = 4
 ORDERS: tuple[Order, ...] = ("ascending", "descending", "warps", "threads")
-"""As in AutotuneOrder of autotune_host_launch.h."""
+"""Orders in the sequence of AutotuneOrder in autotune_host_launch.h."""
 
 
 class WatchedArray(ctypes.Structure):
-    """AutotuneArray of autotune_host_launch.h."""
+    """The structure AutotuneArray of autotune_host_launch.h."""
 
     address: int
     _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_uint64), ("poisoned", ctypes.c_uint64))
 
 
 class HostLaunch(ctypes.Structure):
-    """AutotuneLaunch of autotune_host_runtime.cpp."""
+    """The structure AutotuneLaunch of autotune_host_runtime.cpp."""
 
     _fields_ = (
         ("kernel", ctypes.c_void_p),
@@ -49,7 +49,7 @@ class HostLaunch(ctypes.Structure):
 
 
 def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
-    """The runtime of this process, loaded on first use and never unloaded."""
+    """Return the runtime of this process, which is loaded on first use and never unloaded."""
     try:
         return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     except OSError:
@@ -61,18 +61,18 @@ def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
 
 
 def symbol_address(library: ctypes.CDLL, name: str) -> int:
-    """Address of a symbol, 0 if there is none."""
+    """Return the address of a symbol; 0 if the library does not define the symbol."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, name))
     except ValueError:
         return 0
 
 
-_ALIGNMENT = 16  # bytes, of an array that has a tensor map
+_ALIGNMENT = 16  # alignment of an array with a tensor map, bytes
 
 
 class HostTensorMap(ctypes.Structure):
-    """The counterpart of CUtensorMap."""
+    """The host device's counterpart of CUtensorMap."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -91,7 +91,10 @@ class HostTensorMap(ctypes.Structure):
 
 
 def encode(bound: BoundTensorMap) -> bytes:
-    """A tensor map of an array. Raises Rejected('runtime', 'launch_failure', ...) for one that a driver refuses."""
+    """Encode a tensor map for the host device.
+
+    Raises Rejected('runtime', 'launch_failure', ...) for a tensor map that a driver would refuse.
+    """
     tensor = bound.tensor
     refusal = tensor.refusal()
     if bound.address == 0 or bound.address % _ALIGNMENT:

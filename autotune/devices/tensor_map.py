@@ -1,4 +1,4 @@
-"""Tensor maps: the boxes that the Tensor Memory Accelerator copies, as a kernel takes them as parameters.
+"""Tensor maps: kernel parameters that describe the boxes that the Tensor Memory Accelerator copies.
 
 The names come from CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
 """
@@ -10,42 +10,44 @@ from dataclasses import dataclass
 from autotune.operation.storage_types import TYPES
 
 ELEMENT_BYTES = {**{name: each.size_bytes for name, each in TYPES.items()}, "tf32": 4}
-"""of a tensor map's data types; tf32: f32 that a load rounds to the nearest TF32, ties to even"""
+"""Bytes per element of each data type of a tensor map. tf32: a load rounds f32 to the nearest TF32, ties to even."""
 SWIZZLES = (0, 32, 64, 128)
-"""bytes of the pattern in which 16-byte chunks are swizzled"""
+"""Widths, in bytes, of the patterns in which 16-byte chunks are swizzled."""
 _MOST_DIMS = 5
 _MOST_BOX = 256
 _MOST_PIXELS = 1024
 _MOST_STRIDE = 8
 _CORNERS = {3: range(-32768, 32768), 4: range(-128, 128), 5: range(-16, 16)}
-"""of an im2col box, by the dimensions of its tensor"""
+"""Allowed corners of an im2col box, by number of dimensions of the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor without gaps, the innermost dimension first, and the box of it that one instruction copies."""
+    """A tensor without gaps, and the box that one instruction copies. The innermost dimension comes first."""
 
     dtype: str
-    """of `ELEMENT_BYTES`"""
+    """a key of `ELEMENT_BYTES`"""
     global_dim: tuple[int, ...]
-    """elements of each dimension"""
+    """elements of the tensor in each dimension"""
     box_dim: tuple[int, ...]
-    """elements of each dimension; im2col: channels and pixels"""
+    """elements of the box in each dimension; im2col: channels and pixels"""
     element_strides: tuple[int, ...]
-    """step between copied elements along each dimension; im2col: from window to window"""
+    """step between copied elements in each dimension; im2col: step between windows"""
     swizzle_bytes: int
     lower_corner: tuple[int, ...] = ()
-    """im2col: where the windows' first elements begin and end, [w], [w, h] or [w, h, d]; empty: tiled"""
+    """im2col: the range of the windows' first elements, together with `upper_corner`, [w], [w, h] or [w, h, d]; empty:
+    tiled
+    """
     upper_corner: tuple[int, ...] = ()
 
     @property
     def im2col(self) -> bool:
-        """Whether pixels are copied as a convolution's window moves over them."""
+        """Whether pixels are copied in the order in which a convolution's window reads them."""
         return bool(self.lower_corner)
 
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:
-        """Strides of all dimensions but the innermost."""
+        """The strides of all dimensions except the innermost."""
         strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
         for extent in self.global_dim[:-1]:
             size_bytes *= extent
@@ -53,7 +55,7 @@ class TensorMap:
         return tuple(strides)
 
     def refusal(self) -> str:
-        """Why the driver would not encode it; empty if it would."""
+        """Return why the driver would not encode this tensor map; empty if it would."""
         inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         rank, corners = len(self.global_dim), (*self.lower_corner, *self.upper_corner)
@@ -76,7 +78,7 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class BoundTensorMap:
-    """A kernel's argument: a tensor map of the array at an address."""
+    """An argument of a kernel: a tensor map for the array at an address."""
 
     tensor: TensorMap
     address: int

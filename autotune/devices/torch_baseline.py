@@ -3,8 +3,9 @@
 A plain matrix product is a cross-check of a device's rates.
 
 PyTorch and `devices.cuda` share the device's primary context and the default stream, so the same events time both. A
-contender is timed under the best conditions of its users: recorded in a CUDA graph, with `cudnn.benchmark`, its arrays
-resident in its own layout, the problem's bias and activation included, each pass on its own arrays.
+contender is timed under the best conditions that a user could have: recorded in a CUDA graph, with `cudnn.benchmark`,
+with arrays in the contender's own layout, with the problem's bias and activation, and with separate arrays for each
+pass.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
     import torch
 
     Forward: TypeAlias = Callable[..., torch.Tensor]
-    """takes a layer's inputs in the operation's order"""
+    """a function that takes a layer's inputs in the operation's order"""
 
-WRONG = 0.05  # difference as a fraction of the largest output: more than any accuracy class rounds
+WRONG = 0.05  # maximum difference as a fraction of the largest output; no accuracy class has such a rounding error
 _MAX_MESSAGE = 160
 
 
 def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
-    """The baselines of a library for a problem: its layouts, operators and, for f32 data, arithmetic with TF32 off and
-    on.
+    """Return the baselines of a library for a problem, in all layouts and with all operators.
 
-    `cudnn` is tried in both layouts, `inductor` in the layer's own. PyTorch's fused operator always has a ReLU, which
-    costs nothing, so a conv2d layer with only a bias is compared with it as well. Other activations are pointwise
-    kernels. Empty for an operation that the library does not have.
+    For f32 data, baselines with and without TF32 are included. `cudnn` is tried in both layouts, `inductor` in the
+    layout of the layer. PyTorch's fused operator always includes a ReLU, which costs nothing, so a conv2d layer with
+    only a bias is compared with the fused operator as well. Other activations are pointwise kernels. The result is
+    empty if the library does not support the operation.
     """
     tf32 = (False, True) if problem.dtype == "f32" else (False,)
     if problem.operation.name not in BASELINES[library]:
@@ -66,10 +67,10 @@ def require_torch() -> None:
 def record_baselines(
     baselines: Sequence[Baseline], problem: Problem, device_number: int, passes: int, *, cold: bool
 ) -> tuple[Passes | str, ...]:
-    """A recorded graph of this many passes for each baseline, or why it cannot run the problem.
+    """Record `passes` passes of each baseline as a graph, or return the reason why the baseline cannot run the problem.
 
-    `cold`: each pass is on its own arrays, otherwise all are on the same. Raises DeviceError without a PyTorch that has
-    CUDA.
+    With `cold`, each pass has its own arrays; otherwise all passes share arrays. Raises DeviceError if PyTorch is
+    missing or has no CUDA support.
     """
     require_torch()
     import torch
@@ -78,7 +79,7 @@ def record_baselines(
         raise DeviceError("--baseline needs a PyTorch with CUDA support, this one has none")
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda", device_number)
-    pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and nobody reads their outputs
+    pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and the outputs are not read
     arrays = {
         layout: _arrays(problem, device, layout, passes if cold else 1) * (1 if cold else passes)
         for layout in dict.fromkeys(baseline.layout for baseline in baselines)
@@ -94,7 +95,7 @@ def record_baselines(
 
 
 def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) -> list[tuple[torch.Tensor | None, ...]]:
-    """Random inputs of a layer in a layout, this many times."""
+    """Make `copies` copies of random inputs of a layer, in a layout."""
     import torch
 
     dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[problem.dtype]
@@ -113,7 +114,10 @@ def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) ->
 def _recorded(
     baseline: Baseline, problem: Problem, arrays: Sequence[tuple[torch.Tensor | None, ...]], pool: tuple[int, int]
 ) -> Passes:
-    """The baseline's passes as a graph, once its first output agrees with the plain operator and pointwise kernels."""
+    """Record the passes of a baseline as a graph, after comparing the first output with that of the plain operator.
+
+    Raises RuntimeError if the outputs differ.
+    """
     import torch
 
     plain, forward = _plain(problem), _forward(baseline, problem)
@@ -122,7 +126,7 @@ def _recorded(
         expected = plain(*arrays[0]).float()
         if baseline.library == "cudnn" and baseline.fused:
             torch.relu_(expected)
-        for _ in range(3):  # cudnn.benchmark chooses its algorithm in the first pass, and Inductor compiles
+        for _ in range(3):  # in the first pass cudnn.benchmark chooses an algorithm, and Inductor compiles
             first = forward(*arrays[0])
         if not (first.float() - expected).abs().max() <= WRONG * expected.abs().max():
             raise RuntimeError("computes something different from the plain operator")
@@ -132,14 +136,14 @@ def _recorded(
 
 
 def _plain(problem: Problem) -> Forward:
-    """The layer by its plain operator, followed by pointwise kernels."""
+    """Return a function that computes the layer with the plain operator, followed by pointwise kernels."""
     if problem.operation.name in BASELINES["cudnn"]:
         return torch_conv.operators(problem, fused=False)
     return torch_gemm.product(problem, fused=False)
 
 
 def _forward(baseline: Baseline, problem: Problem) -> Forward:
-    """The layer as a baseline runs it."""
+    """Return a function that computes the layer with the operators of a baseline."""
     if problem.operation.name not in BASELINES["cudnn"]:
         return torch_gemm.product(problem, fused=baseline.fused)
     if baseline.library == "inductor":
@@ -148,7 +152,7 @@ def _forward(baseline: Baseline, problem: Problem) -> Forward:
 
 
 def _compiled(problem: Problem) -> Forward:
-    """The layer by `torch.compile`, which tries its templates and cuDNN and uses the fastest."""
+    """Return the layer compiled by `torch.compile`, which tries Inductor's templates and cuDNN and uses the fastest."""
     import torch
 
     torch._dynamo.reset()
@@ -162,9 +166,9 @@ def _compiled(problem: Problem) -> Forward:
 
 
 def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], None]:
-    """A function that enqueues a product of two random matrices [size, size]; `dtype` is one of MATRIX_TYPES.
+    """Return a function that enqueues a product of two random matrices [size, size]; `dtype` is one of MATRIX_TYPES.
 
-    16-bit products are summed in float32. Raises DeviceError if PyTorch cannot do it.
+    16-bit products are summed in float32. Raises DeviceError if PyTorch or CUDA support is missing, or memory runs out.
     """
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("it needs PyTorch in this environment: pip install torch")

@@ -1,4 +1,4 @@
-"""Convolutions and filter gradients by PyTorch's operators, as `torch_baseline` times them."""
+"""Convolutions and filter gradients with PyTorch's operators, for `torch_baseline` to time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """The inputs in a layout, with as many dimensions as PyTorch's operator takes: x, w, bias, z, cache, scale, shift.
+    """Make the inputs in a layout, in the shapes that PyTorch's operator takes: x, w, bias, z, cache, scale, shift.
 
-    A filter gradient has x, w and dy. A masked data gradient has x, w, no bias, z and the mask.
+    For a filter gradient the inputs are x, w and dy; for a masked data gradient x, w, no bias, z and the mask.
     """
     import torch
 
@@ -49,9 +49,10 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
 
 
 def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
-    """cuDNN through PyTorch: one fused operator (which Inductor also calls), or a convolution with pointwise kernels.
+    """Return a function that calls cuDNN through PyTorch: one fused operator, or a convolution and pointwise kernels.
 
-    Unequal padding is a copy by `pad`, as PyTorch's users have it, and frames in front of x are a copy by `cat`.
+    Inductor calls the same fused operator. Unequal padding is a copy with `pad`, as in PyTorch's own code, and frames
+    before x are a copy with `cat`.
     """
     import torch
     from torch.nn import functional
@@ -105,7 +106,7 @@ def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
 def _transposed(
     sizes: Mapping[str, int], axes: str, stride: Sequence[int], dilation: Sequence[int], activation: str
 ) -> Callable[..., torch.Tensor]:
-    """PyTorch's transposed convolution with pointwise kernels."""
+    """Return a function that calls PyTorch's transposed convolution, followed by pointwise kernels."""
     import torch
     from torch.nn import functional
 
@@ -132,5 +133,5 @@ def _transposed(
 
 
 def _axes(names: Mapping[str, Value]) -> str:
-    """The axes of PyTorch's operator; of one dimension it has two, as PyTorch itself does."""
+    """Return the axes of PyTorch's operator. A convolution of one dimension uses two axes, as it does in PyTorch."""
     return "dhw" if names["deep"] else "hw"

@@ -1,6 +1,6 @@
-"""cuBLAS's matrix products through PyTorch, as contenders for the operation `gemm`.
+"""Matrix products of cuBLAS through PyTorch, as contenders for the operation `gemm`.
 
-Bias and activation are pointwise kernels after the product, or part of it if cuBLASLt has such an epilogue.
+Bias and activation are pointwise kernels after the product, or part of the product if cuBLASLt has such an epilogue.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     import torch
 
     Product: TypeAlias = Callable[..., torch.Tensor]
-    """of a, b and, where there is one, the bias"""
+    """a function of a, b and, if the problem has one, the bias"""
 
 LT_ACTIVATIONS = {"identity": None, "relu": False, "gelu_tanh": True}
-"""the epilogues of cuBLASLt that PyTorch calls, and the GELU argument of `_addmm_activation`"""
+"""The epilogues of cuBLASLt that PyTorch can call, each with the argument `use_gelu` of `_addmm_activation`."""
 
 
 def fuses(problem: Problem) -> bool:
-    """Whether cuBLASLt has the problem's bias and activation; only for one product, not for a batch."""
+    """Whether cuBLASLt has an epilogue for the problem's bias and activation. Batches are not supported."""
     names = problem.names()
     return names["batch"] == 1 and names["terms"] == "bias" and names["activation"] in LT_ACTIVATIONS
 
 
 def inputs(problem: Problem, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """a, b and, where the problem has one, the bias, in the operation's order and shapes; `random` makes an array."""
+    """Make a, b and, if the problem has one, the bias, in the operation's order and shapes, with `random`."""
     return tuple(random(*array.shape) for array in problem.inputs)
 
 
 def product(problem: Problem, *, fused: bool) -> Product:
-    """Computes y from a, b and bias: one cuBLASLt call, or a product and pointwise kernels."""
+    """Return a function that computes y from a, b and bias, by one cuBLASLt call or a product and pointwise kernels."""
     import torch
 
     from autotune.autotune_runtime.torch_convolution import activated

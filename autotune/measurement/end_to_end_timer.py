@@ -1,7 +1,8 @@
-"""load -> verify -> measure from host memory to host memory: a layer's batch in segments whose copies overlap.
+"""load -> verify -> measure from host memory to host memory, with a layer's batch split into overlapping segments.
 
-For each segment the input is copied to the device, the kernels run, and the output is copied back, in order on one
-stream. The streams take the segments in turn, and each has its own device memory. The filters stay on the device.
+For each segment, the input is copied to the device, the kernels run, and the output is copied back, in order on one
+stream. The streams take the segments in turn, and each stream has its own device memory. The weights stay on the
+device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome, Phases
 
 _PAGE_BYTES = 4096  # the smallest page of hosts with CUDA
-_BUDGET_S = 2.0  # for samples of the total and its parts, wall clock
+_BUDGET_S = 2.0  # limit for the samples of the total and its parts, wall clock
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
 
 
@@ -51,12 +52,12 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class EndToEndRequest:
-    """Verify and time a layer from host to host. Answer: EndToEndTiming."""
+    """Verify and time a layer from host memory to host memory. Answer: EndToEndTiming."""
 
     problem: Problem
     plan: EndToEndPlan
     kernels: tuple[tuple[KernelSource, Binary], ...]
-    """the layer's kernel rendered for each segment size"""
+    """the layer's kernel, rendered for each segment size"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class EndToEndTiming:
 
 
 def cut(n: int, segments: int) -> tuple[Segment, ...]:
-    """Segments of equal size; the last may be smaller. There may be fewer than `segments`."""
+    """Split n images into segments of equal size. The last may be smaller, and there may be fewer than `segments`."""
     size = -(-n // segments)
     return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
 
@@ -76,10 +77,10 @@ def cut(n: int, segments: int) -> tuple[Segment, ...]:
 def measure_end_to_end(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> EndToEndTiming:
-    """Verify a plan on both data sets, completely, then time it and its parts.
+    """Verify all outputs of a plan on both data sets, then time the plan and its parts.
 
-    Raises Rejected('wrong_result', ...) as the verifier does, and Rejected('invalid_config', 'indistinct', ...) if the
-    test data of two segments are equal.
+    Raises Rejected('wrong_result', ...) in the same way as the verifier, and Rejected('invalid_config', 'indistinct',
+    ...) if two segments have equal test data.
     """
     started = clock()
     with _laid_out(device, verifier, request, clock) as laid_out:
@@ -128,10 +129,10 @@ def measure_end_to_end(
 def hidden_fraction(
     total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
 ) -> float | None:
-    """Share of the copy time that the total hides, from rounds of samples; None if the noise is too large.
+    """Return the share of the copy time that the total hides, from rounds of samples; None if the noise is too large.
 
-    1: the total is as short as the kernels alone. 0: the parts run one after another. Below 0: running them
-    concurrently takes longer than one after another.
+    1 means that the total is as short as the kernels alone, 0 that the parts run one after another. A negative share
+    means that overlapping the parts takes longer than running them one after another.
     """
     rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
     copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)
@@ -147,7 +148,7 @@ class _Lane:
 
     stream: int
     arrays: Mapping[str, GuardedArray]
-    """the arrays of a launch by name, inputs and output"""
+    """inputs and output of a launch, by name"""
     workspace: GuardedArray
 
 
@@ -174,7 +175,7 @@ class _Step:
 def _laid_out(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> Iterator[_LaidOut]:
-    """Allocate and load everything that a plan needs, and release it at the end."""
+    """Allocate the memory and load the kernels that a plan needs, and release both at the end."""
     problem, plan = verifier.problem, request.plan
     segments = cut(problem.runtime_size, plan.segments)
     started = clock()
@@ -247,7 +248,10 @@ class _LaidOut:
         return self.kernels[self.segments[0].n].kernel.source
 
     def verify(self) -> None:
-        """Run on both data sets and compare every output on the host."""
+        """Run the plan on both data sets and verify every output that arrives in host memory.
+
+        Raises Rejected if an output is wrong, or if two segments have equal inputs.
+        """
         seen: list[tuple[int, ...]] = [() for _ in self.segments]
         for data in (self.verifier.integers, self.verifier.normal):
             self._prepare(data)
@@ -263,20 +267,20 @@ class _LaidOut:
             raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
 
     def _mark(self, step: _Step) -> int:
-        """The inputs of a segment, to compare them with another's."""
+        """Return a checksum of a segment's inputs, to compare segments."""
         mark = 0
         for name in self.inputs:
             mark = zlib.crc32(step.host[name].data, mark)
         return mark
 
     def verify_again(self) -> ErrorStats:
-        """Run again after the timing, on the memory that the timed runs left, and compare."""
+        """Run the plan again after the timing, without clearing device memory, and verify the outputs."""
         self.host[self.output].fill(POISON)
         self._run()
         return self._judge(self.verifier.normal)
 
     def total(self) -> None:
-        """Enqueue the run from host to host."""
+        """Enqueue the whole plan: copies and kernels."""
         for step in self._steps:
             self._copy_in(step)
             step.kernel.run(step.launches, stream=step.lane.stream)
@@ -306,7 +310,7 @@ class _LaidOut:
         self.device.copy_out(step.host[self.output], address, stream=step.lane.stream)
 
     def time(self, enqueue: Callable[[], None]) -> Sample:
-        """The wall clock from the first call until everything has run."""
+        """Measure the wall clock from the first call until all enqueued work is done."""
         started = self._clock()
         enqueue()
         self.device.synchronize()
@@ -317,7 +321,7 @@ class _LaidOut:
         self.device.synchronize()
 
     def _prepare(self, data: DataSet) -> None:
-        """Copy a data set's images to the host, poison everything that a run must write, and plan the steps."""
+        """Copy a data set's inputs to the host, poison all memory that a run must write, and plan the steps."""
         for name in self.inputs:
             self.device.copy_out(self.host[name], data.inputs[name].address, stream=0)
         self.host[self.output].fill(POISON)
@@ -352,7 +356,7 @@ class _LaidOut:
         return Tensors(arrays, loaded.packed_w.address, lane.workspace.address)
 
     def _judge(self, data: DataSet) -> ErrorStats:
-        """Compare everything in the host's memory."""
+        """Verify the output in host memory, and the guard bands of all arrays. Raises Rejected if anything is wrong."""
         self.verifier.y.poison()
         self.device.copy_in(self.verifier.y.address, self.host[self.output], stream=0)
         self.device.synchronize()

@@ -1,12 +1,13 @@
-"""Run an operation's reference in NumPy, `reference.py` in its folder, in float64 on the host.
+"""Run an operation's NumPy reference, `reference.py` in the operation's folder, in float64 on the host.
 
-The file has a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes. The
+The file defines a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes. The
 other arguments are the inputs in the operation's order: float64 arrays in the declared shapes, None for an array that
-the problem lacks, a float for a scalar. The function must not write to them. It returns the output. With the error
-model `multilinear`, it returns a pair, the output and the sums of its terms' magnitudes, or a triple that also has the
-number of products of each output, if padding leaves fewer than `reduction`. For several outputs it returns a tuple.
+the problem lacks, a float for a scalar. The function must not change the inputs. It returns the output. With the error
+model `multilinear`, it returns a pair: the output, and the sums of the magnitudes of each output's terms. If padding
+leaves fewer than `reduction` products, it returns a triple that also contains the number of products of each output.
+For several outputs it returns a tuple.
 
-The file `data.py` has `data(p, random)`, which returns a dict with the test data of arrays with `fill = "data"`.
+The file `data.py` defines `data(p, random)`, which returns a dict with the test data of arrays with `fill = "data"`.
 """
 
 from __future__ import annotations
@@ -42,25 +43,28 @@ FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
     "tanh": np.tanh,
     "log1p": np.log1p,
 }
-"""Functions in the expressions of activations, for arrays; an operation's reference may import them."""
+"""Array functions for the expressions of activations. An operation's reference may import them."""
 _FUNCTION = "reference"
-_ROUNDED = 1e-6  # of a magnitude, by which rounded sums may be too small
-_LEAST_S, _MOST_S = 20.0, 140.0  # limits of a reference's time; a layer has two references, and 300 s
+_ROUNDED = 1e-6  # fraction by which a magnitude may be too small, because sums are rounded
+_LEAST_S, _MOST_S = 20.0, 140.0  # time limits of a reference; two references of a layer must finish within 300 s
 _FLOPS_PER_S = 1e5  # speed of loops in Python on a busy machine
 
 
 def in_numpy(declared: Operation) -> bool:
-    """Whether the operation's reference uses NumPy. Raises TemplateError if it has no reference, or two."""
+    """Whether the operation's reference uses NumPy.
+
+    Raises TemplateError if the operation has no reference, or two references.
+    """
     return _reference(declared)[0] == NUMPY_REFERENCE
 
 
 def in_cuda(declared: Operation) -> str:
-    """The text of a reference that is CUDA."""
+    """Return the text of a reference that is written in CUDA C++."""
     return _reference(declared)[1].removeprefix("#pragma once\n")
 
 
 def _reference(declared: Operation) -> tuple[str, str]:
-    """Name and text of the operation's reference."""
+    """Return the file name and the text of the operation's reference."""
     if not declared.references and not declared.folder.is_dir():
         raise TemplateError(
             f"{declared.name}: the operation's folder is not here; name its parent folder with --family-dir"
@@ -78,12 +82,12 @@ def _reference(declared: Operation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected values of an output, flat."""
+    """The expected values of an output, as flat arrays."""
 
     output: Array
     value: Doubles
     unit: Doubles
-    """the unit of each element's error"""
+    """the error unit of each element"""
     products: Doubles
     """the number of products of each element"""
 
@@ -92,15 +96,15 @@ class _Names(SimpleNamespace):
     """The argument `p` of a reference."""
 
     def __getattr__(self, name: str) -> object:
-        """Raise the error for an unknown name."""
+        """Raise AttributeError with a suggestion for an unknown name."""
         raise AttributeError(f"p has no {name}{did_you_mean(name, vars(self))}; it has {', '.join(vars(self))}")
 
 
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: bool = True) -> tuple[Expected, ...]:
-    """The expected outputs; `inputs` are flat, with the content of a changed array before the run.
+    """Run the reference and return the expected outputs.
 
-    `finite`: outputs must be finite. Raises TemplateError if there is no such function, if it fails, takes too long or
-    returns something of another shape.
+    `inputs` are flat arrays; arrays that a run changes have their content from before the run. With `finite`, outputs
+    must be finite. Raises TemplateError if the function is missing, fails, takes too long or returns a wrong shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
@@ -110,7 +114,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
     try:
         with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
             found = function(_Names(**problem.names()), *given)
-    except BaseException as error:  # also SystemExit: the process is not the reference's own
+    except BaseException as error:  # also SystemExit, because the process runs more than the reference
         raise TemplateError(f"{path}: {_line(error, path)}{_FUNCTION} on {problem}: {_words(error)}") from error
     outputs = problem.outputs
     several: object = (found,) if len(outputs) == 1 else found
@@ -121,9 +125,9 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
 
 
 def _given(array: Array | None, values: Doubles | None) -> Doubles | float | None:
-    """An argument of the function: a scalar's number, a read-only array in its shape, None if the problem lacks it.
+    """Return an argument of the function: a float for a scalar, else a read-only array; None if the problem lacks it.
 
-    A reference that changed its inputs could return magnitudes that are too large, without an error.
+    If a reference could change its inputs, it could return magnitudes that are too large without an error.
     """
     if array is None or values is None:
         return None
@@ -136,7 +140,7 @@ def _given(array: Array | None, values: Doubles | None) -> Doubles | float | Non
 
 @contextmanager
 def _within(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in code that takes longer, at its next Python instruction; only in a main thread."""
+    """Raise TimeoutError in code that takes longer, at the next Python instruction. Works only in the main thread."""
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"it did not end within {limit_s:.0f} s")
@@ -154,7 +158,7 @@ def _within(limit_s: float) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """The line of the reference that raised an error."""
+    """Return the line of the reference that raised an error, as a prefix of a message."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -162,7 +166,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """An error in one line."""
+    """Return the type and the message of an error on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -171,7 +175,7 @@ def _kind(found: object) -> str:
 
 
 def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -> Expected:
-    """The function's result for one output."""
+    """Check the function's result for one output, and return it as Expected."""
     declared, most = problem.operation, float(problem.reduction)
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
@@ -201,7 +205,10 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
 
 
 def _checked(part: object, output: Array, declared: Operation, what: str = "", *, finite: bool = True) -> Doubles:
-    """The result for an output or its magnitudes, as doubles in the declared shape; finite numbers, if `finite`."""
+    """Check the result for an output or its magnitudes, and return it as flat doubles.
+
+    Raises TemplateError for a wrong type or shape or, with `finite`, for numbers that are not finite.
+    """
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
         found = np.asarray(part)
@@ -230,9 +237,10 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "", *
 
 
 def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
-    """The test data of arrays with `fill = "data"`, flat and as stored, from `data(p, random)` in data.py.
+    """Return the test data of arrays with `fill = "data"`, from `data(p, random)` in data.py.
 
-    Raises TemplateError if the function is missing, fails or returns something else.
+    The arrays are flat, and rounded to their storage types. Raises TemplateError if the function is missing, fails or
+    returns anything other than the expected arrays.
     """
     wanted = {array.name: array for array in problem.filled if array.fill == "data"}
     if not wanted:
@@ -261,7 +269,7 @@ def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
 
 
 def _executed(path: Path, text: str) -> Mapping[str, object]:
-    """The global names of one of the operation's files."""
+    """Execute one of the operation's files, and return its global names."""
     names: dict[str, object] = {}
     try:
         with _within(_LEAST_S):

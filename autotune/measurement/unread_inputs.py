@@ -1,5 +1,7 @@
-"""Run an operation's NumPy reference to find inputs that change no output, outputs that the test data do not reach,
-tolerances that are large for the outputs, and FLOPs that are too few.
+"""Run an operation's NumPy reference to find doubtful declarations.
+
+These are inputs that change no output, outputs that do not depend on the test data, tolerances that are large compared
+with the outputs, and FLOPs that are too few.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from autotune.problem import Problem
 
 ALLOWED = 2.0**-8
 """The largest error that a tolerance should allow, relative to an output: the rounding of bf16."""
-_NARROW = 1 << 15  # numbers of at most 16 bits
-_DRAWS = 8  # of all inputs, before an element of an output counts as one that none of them changes
-_MOST_ELEMENTS = 1 << 16  # of an output whose elements are compared
-_READ = 2  # elements of an input for each FLOP, beyond which there are too few FLOPs
-_CHANGED = 32  # elements of an input that are changed, one at a time
+_NARROW = 1 << 15  # smaller numbers fit into 16 bits
+_DRAWS = 8  # draws of all inputs before an element of an output counts as independent of them
+_MOST_ELEMENTS = 1 << 16  # maximum elements of an output to compare
+_READ = 2  # elements of an input per FLOP, above which the declared FLOPs are too few
+_CHANGED = 32  # number of elements of an input to change, one at a time
 
 
 def doubtful_data(problems: Sequence[Problem]) -> list[str]:
-    """Draw each input again on these problems, compare the reference's outputs, and return warnings.
+    """Run the reference on these problems with different inputs, compare the outputs, and return warnings.
 
     Raises TemplateError if the reference fails.
     """
@@ -67,14 +69,15 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
 
 
 def _is_wide(output: Array) -> bool:
-    """Whether it has integers of more than 16 bits."""
+    """Whether an output has integers of more than 16 bits."""
     return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
 
 
 def _too_few_flops(problems: Sequence[Problem]) -> Iterator[str]:
-    """The input with the most elements for each FLOP, in words, if outputs depend on more of them than that.
+    """Yield a warning if the outputs depend on far more elements of an input than there are FLOPs.
 
-    Some elements are changed one at a time, because a table may have more elements than are looked up.
+    Only the input with the most elements per FLOP is considered. Some of its elements are changed one at a time,
+    because a lookup table may have more elements than the operation reads.
     """
     pairs = [(array, problem) for problem in problems for array in problem.filled if array.fill in DRAWN]
     array, problem = max(pairs, key=lambda pair: pair[0].elements / max(1, pair[1].flops), default=(None, None))
@@ -106,7 +109,10 @@ def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:
 
 
 def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
-    """The tolerance of each output / its magnitude, root mean squares, on the problem with the smallest ratio."""
+    """Return the ratio of each output's tolerance to its magnitude, on the problem with the smallest ratio.
+
+    Tolerance and magnitude are root mean squares over the elements.
+    """
     found: dict[str, float] = {}
     for problem in problems:
         for each in numpy_reference(problem, _draw(problem, 0)):
@@ -117,8 +123,10 @@ def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
 
 
 def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
-    """Each output of the longest of the problems with arrays of integers, the elements that are the same for all inputs
-    in words, and the largest magnitude. In short problems data leave out elements by chance.
+    """Return, for each output, a text about the elements that are equal for all inputs, and the largest magnitude.
+
+    The outputs come from the problem with the most FLOPs among those with integer arrays. In small problems, the data
+    may miss elements by chance.
     """
     found = [
         problem
@@ -143,7 +151,7 @@ def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
 
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
-    """Each input, with an output that changes when the input is drawn again."""
+    """Yield each pair of an input and an output that changes when the input is drawn again."""
     data, others = _draw(problem, 0), _draw(problem, 1)
     before = numpy_reference(problem, data)
     given = [array.name for array in problem.filled if array.fill == "data"]
@@ -155,13 +163,13 @@ def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
 
 
 def _draw(problem: Problem, seed: int) -> dict[str, Doubles]:
-    """Every input, flat."""
+    """Return the test data of every input, flat."""
     own = {array.name: _drawn(array, seed) for array in problem.filled if array.fill != "data"}
     return {**own, **given_data(problem, seed)}
 
 
 def _drawn(array: Array, seed: int) -> Doubles:
-    """An array's test data, flat. Data that are not random are the same for every seed."""
+    """Return the test data of an array, flat. Data that is not random is the same for every seed."""
     random = np.random.default_rng((seed, *map(ord, array.name)))
     if array.fill in DRAWN and array.dtype in FLOATS and array.fill != "integers":
         if array.fill == "uniform":

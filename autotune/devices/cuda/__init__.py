@@ -1,1 +1,1 @@
-"""The `cuda:N` device through PyCUDA: compile, load, launch, events, cold L2. The only package that imports pycuda."""
+"""The `cuda:N` device through PyCUDA: compile, load, launch and time. This is the only package that imports pycuda."""

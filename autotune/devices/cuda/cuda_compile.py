@@ -1,4 +1,4 @@
-"""`Program` -> `Binary` for a GPU: nvcc, through PyCUDA if it can be imported."""
+"""`Program` -> `Binary` for a GPU: compile with nvcc, through PyCUDA if PyCUDA can be imported."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if not WHY_NOT:
 
 
 def compile_cuda(program: Program, arch: int) -> Binary:
-    """Compile with PyCUDA, or with the same nvcc command if libcuda is absent.
+    """Compile a program with PyCUDA, or with the same nvcc command if PyCUDA cannot be imported.
 
-    Raises Rejected('compile', 'compile_error', nvcc's first errors) and ToolchainError without nvcc.
+    Raises Rejected('compile', 'compile_error', nvcc's first errors), and ToolchainError if there is no nvcc.
     """
     nvcc = find_nvcc()
     if WHY_NOT:

@@ -1,4 +1,4 @@
-"""One GPU as a `Device`: memory, copies, launches, events around passes from a cold L2."""
+"""One GPU as a `Device`: memory, copies, launches, and timing with events, from a cold L2 cache if requested."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
 from autotune.trial import LONG_US, Outcome
 
-_FLUSH_L2_SIZES = 4  # times the L2 size, written before a cold sample; takes long enough to hide the next launch
-_SPIN_CLOCKS = 200_000  # about 100 us, longer than enqueueing a pass or a graph from Python
+_FLUSH_L2_SIZES = 4  # L2 sizes written before a cold sample, which takes long enough to hide the next launch
+_SPIN_CLOCKS = 200_000  # about 100 us, which is longer than enqueueing a pass or a graph from Python takes
 _PROBE = Path(__file__).parent / "probe.ptx"
 
 
 class CudaDevice:
-    """One GPU, in its primary context, which it shares with other libraries of the process."""
+    """One GPU. Its primary context is shared with other libraries of the process."""
 
     def __init__(self, number: int) -> None:
         try:
@@ -65,12 +65,12 @@ class CudaDevice:
 
     @property
     def info(self) -> DeviceInfo:
-        """Identity and limits, from the driver."""
+        """The identity and the limits of the GPU, from the driver."""
         return self._info
 
     @property
     def environment(self) -> Environment:
-        """Driver, nvcc and flags."""
+        """The driver, nvcc and the compiler flags."""
         version = driver.get_driver_version()
         return Environment(
             driver=_driver_name() or f"CUDA {version // 1000}.{version % 1000 // 10}",
@@ -97,33 +97,33 @@ class CudaDevice:
         return int(allocation)
 
     def free(self, address: int) -> None:
-        """Free memory."""
+        """Free memory from `allocate`."""
         self._allocations.pop(address).free()
 
     def write(self, address: int, content: bytes) -> None:
-        """Copy to the device."""
+        """Copy bytes to the device."""
         with rejecting():
             driver.memcpy_htod(address, np.frombuffer(content, dtype=np.uint8))
 
     def read(self, address: int, size_bytes: int) -> bytes:
-        """Copy from the device."""
+        """Copy bytes from the device."""
         content = np.empty(size_bytes, dtype=np.uint8)
         with rejecting():
             driver.memcpy_dtoh(content, address)
         return content.tobytes()
 
     def fill(self, address: int, byte: int, size_bytes: int) -> None:
-        """Set every byte."""
+        """Set every byte of a range of memory."""
         with rejecting():
             driver.memset_d8(address, byte, size_bytes)
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
-        """Device-to-device copy."""
+        """Copy from device memory to device memory."""
         with rejecting():
             driver.memcpy_dtod(to, source, size_bytes)
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
-        """Page-locked memory through the driver, or ordinary memory."""
+        """Allocate page-locked memory through the driver, or ordinary memory."""
         if not pinned:
             return np.empty(size_bytes, np.uint8)
         try:
@@ -132,12 +132,12 @@ class CudaDevice:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes of host memory: {error}") from None
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
-        """Enqueue; for pageable memory the driver returns when it has staged the last part."""
+        """Enqueue a copy. For pageable memory, the driver returns when it has staged the last part."""
         with rejecting():
             driver.memcpy_htod_async(to, source, self._streams[stream])
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
-        """Enqueue; for pageable memory the driver returns when the copy is complete."""
+        """Enqueue a copy. For pageable memory, the driver returns when the copy is complete."""
         with rejecting():
             driver.memcpy_dtoh_async(to, source, self._streams[stream])
 
@@ -147,33 +147,33 @@ class CudaDevice:
             return CudaModule(binary.image, self._streams)
 
     def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
-        """Not supported."""
+        """Return False, because a GPU cannot watch memory."""
         return False
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
-        """Not supported; the tools of compute-sanitizer do this."""
+        """Do nothing: on a GPU, the tools of compute-sanitizer detect such accesses."""
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
-        """Not supported."""
+        """Yield False, because a GPU cannot vary launches."""
         return nullcontext(enter_result=False)
 
     def synchronize(self) -> None:
-        """Wait; raises the error of any earlier kernel."""
+        """Wait for all work. Raises the error of any earlier kernel."""
         with rejecting():
             driver.Context.synchronize()
 
     @property
     def stream_handle(self) -> int:
-        """0 is the default stream's own address."""
+        """The address of stream 0, which is 0 for the default stream."""
         return self._streams.default_handle
 
     @property
     def short_us(self) -> float:
-        """From this time on the gain of a graph, 1 to 3 us per launch, is below the noise."""
+        """For longer passes, the gain of a graph (1 to 3 us per launch) is below the noise."""
         return LONG_US
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """The passes as one CUDA graph."""
+        """Record the passes as one CUDA graph."""
         each = tuple(passes)
 
         def enqueue() -> None:
@@ -187,10 +187,10 @@ class CudaDevice:
         return Passes(graph.launch, len(each), launch="graph", close=graph.close)
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Events around the passes, which are queued while the device is kept busy before the first event.
+        """Time the passes with events. The passes are queued while the device is busy before the first event.
 
-        Cold: writing over the L2 cache keeps it busy. Hot: the passes run once before. A kernel that spins gives the
-        time to queue the next calls.
+        With `cold`, the device is busy overwriting the L2 cache; otherwise the passes run once before. In addition, a
+        kernel that spins gives Python the time to queue several passes or hot passes.
         """
         with rejecting():
             if cold:
@@ -213,17 +213,17 @@ class CudaDevice:
         self._probe.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(clocks),)))
 
     def health(self) -> Health:
-        """From NVML, if it is installed."""
+        """Return power and temperature from NVML, if NVML's bindings are installed."""
         return self._sensors.read()
 
     def busy_percent(self) -> int | None:
-        """From NVML, if it is installed."""
+        """Return the utilization from NVML, or None if NVML's bindings are not installed."""
         return self._sensors.busy_percent()
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """PyTorch's operators in this device's primary context."""
+        """Record passes of PyTorch's operators in the primary context of this device."""
         if not baselines:
             return ()
         from autotune.devices.torch_baseline import record_baselines
@@ -231,19 +231,19 @@ class CudaDevice:
         return record_baselines(baselines, problem, self._number, passes, cold=cold)
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """PyTorch's (cuBLAS) in this device's primary context."""
+        """Return a function that enqueues PyTorch's matrix product (cuBLAS) in the primary context of this device."""
         from autotune.devices.torch_baseline import cublas_runner
 
         return cublas_runner(dtype, size, self._number)
 
     def close(self) -> None:
-        """Leave the primary context; PyCUDA aborts at exit if one is still on its stack."""
+        """Leave the primary context. PyCUDA aborts at exit if a context is still on its stack."""
         self._streams.close()
         self._context.pop()
 
 
 def _driver_name() -> str:
-    """The driver's version from its own file, such as 580.159.03; empty if there is none."""
+    """Return the driver's version from /proc/driver/nvidia, such as 580.159.03; empty if it is unknown."""
     path = Path("/proc/driver/nvidia/version")
     fields = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
     return next((field for field in fields if field[0].isdigit()), "")

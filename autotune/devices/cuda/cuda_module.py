@@ -1,4 +1,4 @@
-"""A cubin in the current context, its launches and their streams; the driver's errors, and the clocks of a GPU."""
+"""Load a cubin into the current context, launch kernels on streams, translate driver errors, and measure clocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STICKY = {
 
 @contextmanager
 def rejecting() -> Iterator[None]:
-    """Raise Rejected for an error of the driver, also one of an earlier kernel."""
+    """Raise Rejected for an error of the driver, which may come from an earlier kernel."""
     try:
         yield
     except (driver.Error, DriverError) as error:
@@ -38,18 +38,18 @@ def rejecting() -> Iterator[None]:
 
 
 def rejected(error: Exception) -> Rejected:
-    """The outcome of a trial for a driver error."""
+    """Return the rejection of a trial for a driver error."""
     message = str(error)
     reason = next((reason for phrase, reason in _STICKY.items() if phrase in message.lower()), "launch_failure")
     outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME
     return Rejected(outcome, reason, message)
 
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the default one
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the default stream
 
 
 class Streams:
-    """Streams by number, created on first use. 0 is the default stream, or its replacement during a capture."""
+    """Streams by number, created on first use. 0 is the default stream, or another stream during a capture."""
 
     def __init__(self) -> None:
         self._made: dict[int, driver.Stream] = {}
@@ -58,12 +58,12 @@ class Streams:
 
     @property
     def default_handle(self) -> int:
-        """Address of the stream that 0 refers to."""
+        """The address of stream 0."""
         return 0 if self._default is None else int(self._default.handle)
 
     @contextmanager
     def recording(self) -> Iterator[int]:
-        """Let 0 refer to a stream that can be captured; return its address."""
+        """Replace stream 0 with a stream that can be captured, and yield the address of that stream."""
         if self._recording is None:
             self._recording = driver.Stream(_NON_BLOCKING)
         self._default = self._recording
@@ -80,7 +80,7 @@ class Streams:
         return self._made[number]
 
     def close(self) -> None:
-        """Drop them while their context still exists."""
+        """Drop the streams while their context still exists."""
         self._made.clear()
         self._recording = None
 
@@ -92,12 +92,12 @@ class CudaModule:
         self._image = image
         self._module = driver.module_from_buffer(image)
         self._mapped: DriverModule | None = None
-        """the cubin loaded again, for kernels with tensor maps"""
+        """the cubin loaded a second time, for kernels with tensor maps"""
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
     def ready(self, launch: Launch) -> None:
-        """Find the function; encode tensor maps."""
+        """Find the function and encode tensor maps."""
         with rejecting():
             if any(isinstance(argument, BoundTensorMap) for argument in launch.args):
                 self._with_maps().ready(launch)
@@ -123,17 +123,17 @@ class CudaModule:
             raise rejected(error) from None
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Address and bytes of a __constant__ or __device__ variable."""
+        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
         with rejecting():
             address, size_bytes = self._module.get_global(name)
         return int(address), int(size_bytes)
 
     def variables(self) -> Mapping[str, bytes]:
-        """Not supported."""
+        """Return nothing, because the variables cannot be listed."""
         return {}
 
     def unload(self) -> None:
-        """Drop the module; PyCUDA unloads it when nothing refers to it any more."""
+        """Drop the module. PyCUDA unloads the module when it is no longer referenced."""
         self._functions.clear()
         if self._mapped is not None:
             self._mapped.unload()
@@ -158,7 +158,7 @@ _LEAST_CLOCKED_NS = 50_000  # the nanosecond timer of some GPUs ticks once a mic
 
 
 class SmClocks:
-    """Measures the mean clock: cycles and nanoseconds are recorded before and after the measurement."""
+    """Measures the mean clock of the multiprocessors, from cycles and nanoseconds before and after a measurement."""
 
     def __init__(self, probe: CudaModule, sm_count: int) -> None:
         self._probe = probe
@@ -182,7 +182,7 @@ class SmClocks:
         self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
 
     def read_mhz(self) -> float | None:
-        """The mean clock between the two records; None if the time was too short, or no multiprocessor made both."""
+        """Return the clock between the two records; None if the time was too short or no multiprocessor made both."""
         driver.memcpy_dtoh(self._notes, int(self._memory))
         before, after = self._notes
         same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)

@@ -1,4 +1,4 @@
-"""Power, temperature and utilization of a GPU from NVML, if its bindings are installed."""
+"""Power, temperature and utilization of a GPU from NVML, if NVML's Python bindings are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ except ImportError:
 
 
 _PERIOD_S = 1.0
-"""The period of NVML's utilization is at most a second."""
+"""Maximum period over which NVML averages the utilization."""
 
 
 class Sensors:
@@ -28,7 +28,7 @@ class Sensors:
                 self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
 
     def read(self) -> Health:
-        """The current values; None for each sensor that does not exist."""
+        """Return the current values; None for a sensor that cannot be read."""
         if self._handle is None:
             return Health()
         try:
@@ -40,9 +40,10 @@ class Sensors:
             return Health()
 
     def busy_percent(self) -> int | None:
-        """The share of the last second in which kernels of any process ran on the GPU; None if NVML does not know.
+        """Return the percentage of the last second in which kernels of any process ran; None if it is unknown.
 
-        Kernels that have just ended do not count: if the GPU is not idle, the value is read again a second later.
+        If the GPU is not idle, the value is read again a second later, so that kernels that have just ended do not
+        count.
         """
         first = self._utilization()
         if first is None or first < SHARED_PERCENT:
