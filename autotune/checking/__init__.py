@@ -1,1 +1,1 @@
-"""Families against their promises: their configs verified on awkward problems, and run under sanitizers."""
+"""Check that families keep their promises: verify configs on difficult problems, and run them under sanitizers."""

@@ -17,7 +17,7 @@ Rows = npt.NDArray[np.int16]
 """Value indices [rows, factors]; -1 if a factor has no value in a row."""
 
 SINGLE = 100
-"""The weight of a new value, relative to a new pair: each value is tried before all of its pairs."""
+"""The weight of a new value relative to a new pair, so that each value is tried before all pairs with that value."""
 _FRESH = 256  # number of gains that are recomputed together
 _CHUNK = 4096  # number of rows whose gains are computed together, which limits the memory
 

@@ -66,7 +66,7 @@ class Shapes:
     """The shapes of problems, without words."""
 
     rows: Rows
-    """value indices [shapes, features]; -1 if another feature's value makes this one irrelevant"""
+    """value indices [shapes, features]; -1 if the value of another feature makes a feature irrelevant"""
     sizes: Mapping[str, Column]
     """values of the names that expressions use, one for each row"""
 

@@ -40,7 +40,7 @@ class Derived:
 
     bound: BoundTemplate
     features: tuple[int, ...]
-    """value indices into `ProblemFeatures.values`"""
+    """indices into the values of `ProblemFeatures.values`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,7 +341,7 @@ class Coordinator:
 
     @property
     def _over(self) -> bool:
-        """Whether there is nothing left to do or to wait for."""
+        """Whether the run can end: it was stopped, or no layer is left to tune and no worker is awaited."""
         if self._stopping():
             running = any(each.running for each in self._classes.values())
             return not running or time.monotonic() - self._stopped_s > STOP_S

@@ -1,1 +1,1 @@
-"""The backends: `cuda` through PyCUDA, `host` on the CPU, `null` which runs nothing."""
+"""The devices: `cuda` through PyCUDA, and `host` on the CPU, behind the protocols in `device`."""

@@ -133,7 +133,7 @@ class Environment:
     flags: str
     """compiler flags"""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """uuid, clocks, host name, library versions: recorded, not matched"""
+    """other properties, such as clocks, host name and library versions, which are recorded but not matched"""
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -247,7 +247,7 @@ class Variation:
     smem_byte: int | None = None
     """byte that fills shared memory before a block starts; LEFT: no fill; None: the device's usual byte"""
     one_core: bool = False
-    """blocks run one after another"""
+    """whether blocks run one after another on one core"""
     some_blocks: int = 0
     """number of blocks that run in each launch, 0 for all; if set, new memory takes no space until it is written"""
 
@@ -284,7 +284,7 @@ class Module(Protocol):
         """
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
-        """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) when the device refuses it."""
+        """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) if the device refuses the launch."""
 
     def symbol(self, name: str) -> tuple[int, int]:
         """Return the address and the size in bytes of a __constant__ or __device__ variable."""
@@ -348,10 +348,10 @@ class Device(Protocol):
         """End the process of any kernel that accesses these bytes. Return False if the device cannot watch memory."""
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
-        """Reject kernels in which one block writes a word of these bytes and another block writes or reads it, unless
-        atomic functions order them. With `poisoned`, also reject kernels that read a word that still holds the poison.
+        """Reject kernels in which two blocks access the same word of these bytes and at least one of them writes.
 
-        Devices that cannot observe each access ignore this.
+        Accesses that atomic functions order are allowed. With `poisoned`, kernels that read a word that still contains
+        the poison are rejected, too. Devices that cannot observe each access ignore this call.
         """
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:

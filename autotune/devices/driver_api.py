@@ -74,7 +74,7 @@ def _name(device: ctypes.c_int) -> str:
 
 
 def device_info(number: int) -> DeviceInfo:
-    """Identity and limits of a GPU. Raises DeviceError if there is no driver or no such GPU."""
+    """Return the identity and the limits of a GPU. Raises DeviceError if there is no driver or no such GPU."""
     count, device, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     try:
         call("cuInit", 0)

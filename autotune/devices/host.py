@@ -320,11 +320,11 @@ class HostDevice:
         return np.empty(size_bytes, np.uint8)
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy immediately."""
+        """Copy to the device at once, because the host has only one stream."""
         ctypes.memmove(to, source.ctypes.data, source.nbytes)
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy immediately."""
+        """Copy from the device at once, because the host has only one stream."""
         ctypes.memmove(to.ctypes.data, source, to.nbytes)
 
     def load(self, binary: Binary) -> HostModule:
@@ -341,7 +341,10 @@ class HostDevice:
         return HostModule(self, binary)
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """Make AddressSanitizer report accesses to these bytes until they are freed. Return False if not loaded."""
+        """Make AddressSanitizer report any access to these bytes until they are freed.
+
+        Returns False if AddressSanitizer is not loaded.
+        """
         poison = getattr(self._libc, "__asan_poison_memory_region", None)
         if poison is None:
             return False

@@ -1,1 +1,1 @@
-"""Evaluators of kernels: devices in worker processes, or one that runs nothing."""
+"""Evaluate kernels on devices in worker processes, or on the null device, which runs no kernels."""

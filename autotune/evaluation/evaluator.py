@@ -48,16 +48,16 @@ class Evaluator(ABC):
     @property
     @abstractmethod
     def info(self) -> DeviceInfo:
-        """The device; several devices are equal."""
+        """The identity and limits of the device. If there are several devices, they are equal."""
 
     @property
     @abstractmethod
     def environment(self) -> Environment:
-        """Driver, compiler and flags."""
+        """The driver, the compiler and the compiler flags."""
 
     @property
     def ahead(self) -> int:
-        """The number of configs that should be under way at once; 1 makes a run strictly sequential."""
+        """The number of configs to work on at once. 1 makes a run strictly sequential."""
         return 1
 
     @property
@@ -80,7 +80,7 @@ class Evaluator(ABC):
         return None
 
     def expect(self, problem: Problem) -> None:  # noqa: B027 - nothing to start
-        """Announce a layer, so that its verification program is compiled before `begin_layer`."""
+        """Announce a layer, so that the layer's verification program is compiled before `begin_layer`."""
 
     def begin_layer(self, problem: Problem) -> None:  # noqa: B027 - every layer is ready
         """Make a layer's data and keep the data of earlier layers.
@@ -133,7 +133,7 @@ class Chooser(Protocol):
         """Start compiling a program that does not belong to a config."""
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
-        """Ask a compiled dispatcher which kernel serves each layer."""
+        """Run a compiled dispatcher and return the position of the kernel that it chooses for each layer."""
 
 
 class DeviceEvaluator(Evaluator):
@@ -179,12 +179,12 @@ class DeviceEvaluator(Evaluator):
 
     @property
     def info(self) -> DeviceInfo:
-        """The device; several devices are equal."""
+        """The identity and limits of the device. If there are several devices, they are equal."""
         return self._workers[0].opened.info
 
     @property
     def environment(self) -> Environment:
-        """Driver, compiler and flags."""
+        """The driver, the compiler and the compiler flags."""
         return self._workers[0].opened.environment
 
     @property
@@ -214,7 +214,7 @@ class DeviceEvaluator(Evaluator):
 
     @property
     def finals_alone(self) -> bool:
-        """Whether the device is a CPU, whose cores compilers would use."""
+        """Whether the device is a CPU, where compilers would slow down the finals."""
         return self.info.can.cpu
 
     @property
@@ -236,7 +236,7 @@ class DeviceEvaluator(Evaluator):
         return self._checks[program]
 
     def begin_layer(self, problem: Problem) -> None:
-        """Make the layer's data on every device, after its verification program has been compiled."""
+        """Wait for the layer's verification program to be compiled, and make the layer's data on every device."""
         layer = LayerRequest(problem, self._check(problem).result())
         with ThreadPoolExecutor(len(self._workers)) as threads:
             for done in [threads.submit(worker.begin_layer, layer) for worker in self._workers]:
@@ -289,7 +289,7 @@ class DeviceEvaluator(Evaluator):
         return of_kind(self._workers[0].perform(request, self._deadlines.layer_s, request.problem), EndToEndTiming)
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
-        """Ask a compiled dispatcher on the first device which kernel serves each layer."""
+        """Run a compiled dispatcher on the first device and return the kernel that it chooses for each layer."""
         return of_kind(self._workers[0].perform(request, self._deadlines.evaluate_s), Choices).positions
 
     def refresh(self) -> None:

@@ -53,7 +53,7 @@ class ErrorBound:
 
 
 _F64, _F32, _F16, _BF16 = 2.0**-53, 2.0**-24, 2.0**-11, 2.0**-8  # unit roundoff
-_HALF_TERM = 2.0**-12  # an input below 2^-14 is rounded to a multiple of 2^-24; its factor is below 8
+_HALF_TERM = 2.0**-12  # an input below 2^-14 is rounded to a multiple of 2^-24; the other factor is below 8
 _CLASSES = {
     "fp64": ErrorBound(constant=8 * _F64, growing=2 * _F64),  # the reference has an error of the same size
     "fp32": ErrorBound(constant=4 * _F32, growing=_F32),

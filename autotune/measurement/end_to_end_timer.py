@@ -144,7 +144,7 @@ def hidden_fraction(
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A stream and the device memory of its current segment."""
+    """A stream, and the device memory for the stream's current segment."""
 
     stream: int
     arrays: Mapping[str, GuardedArray]

@@ -1,6 +1,7 @@
-"""The verification program: `check.cu` and the operation's reference.
+"""Build the verification program from `check.cu` and the operation's reference.
 
-Its kernels take sizes as arguments, so all problems of an operation with the same words share one program.
+The kernels of the program take sizes as arguments, so all problems of an operation with the same words share one
+program.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ LOOKED_AT = 4096
 """maximum number of outputs to check"""
 _FEWEST = 256  # minimum number of distinct outputs that are not exact
 _EVEN = 0.25, 0.75  # allowed share of errors toward zero; eight standard deviations from 0.5
-_MOST_PRODUCTS = 1 << 14  # of an output; tensor cores truncate sums, and over more products the errors reach a rounding
+_MOST_PRODUCTS = 1 << 14  # maximum products of an output; tensor cores truncate sums, and many such errors add up
 
 
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
@@ -27,7 +27,7 @@ def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubl
     if source.accuracy == "fp16-acc16" or source.error_factor > 1:
         return ""
     rounded = abs(exact) < TYPES[output.dtype].whole[1]
-    _, distinct = np.unique(np.where(rounded, exact, 0.0), return_index=True)  # as they all round in the same way
+    _, distinct = np.unique(np.where(rounded, exact, 0.0), return_index=True)  # equal values round in the same way
     errors = abs(values[distinct]) - abs(exact[distinct])
     errors = errors[errors != 0.0]
     if errors.size < _FEWEST or _EVEN[0] <= (toward_zero := float(np.mean(errors < 0.0))) <= _EVEN[1]:

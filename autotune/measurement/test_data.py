@@ -129,7 +129,7 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
     zeros = bounds.model == "tolerance" and all(
         array.fill == "normal" or array.low <= 0 <= array.high for array in arrays
     )
-    zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # the result of 0 / 0 depends on an integer type
+    zeros = zeros and all(dtype in FLOATS for dtype in outputs)  # integer types cannot store 0 / 0
     if numpy and (shifted or zeros or bounds.nan_propagates):
         found.append(Edges(arrays, mean, bounds.nan_propagates, small=small, zeros=zeros))
     if numpy and bounds.model == "tolerance" and normal and not shifted:

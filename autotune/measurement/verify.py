@@ -116,7 +116,7 @@ class Verifier:
 
     @property
     def y(self) -> GuardedArray:
-        """The first of the outputs."""
+        """The first output."""
         return self._outputs[0]
 
     @property
@@ -400,7 +400,7 @@ class Verifier:
         return ErrorStats(over_bound, max_abs, {output.name: of_tolerance})
 
     def _check_rounding(self, source: KernelSource) -> None:
-        """Raise Rejected('wrong_result', 'wrong') if the outputs on normal data lie on one side of the reference."""
+        """Raise Rejected('wrong_result', 'wrong') if most outputs on normal data are rounded in the same direction."""
         for output in self.problem.with_runtime(self.normal.period).outputs:
             if not TYPES[output.dtype].rounding:
                 continue

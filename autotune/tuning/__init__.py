@@ -1,1 +1,1 @@
-"""Tuning: the next config of each layer, the pipeline, the finals."""
+"""Tune layers: choose the next config of each layer, run the pipeline, and run the finals."""

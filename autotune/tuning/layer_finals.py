@@ -165,7 +165,7 @@ class FinalsResult:
     timing: Timing
     """the winner's timing in the finals"""
     moved: bool
-    """whether the winner is not the trial with the smallest median of the search"""
+    """whether the winner differs from the trial with the smallest median in the search"""
     noise: float
     """fraction by which two timings of the same kernel differ"""
     compared: tuple[Compared, ...]
@@ -261,7 +261,7 @@ class LayerFinals:
         trials: Sequence[Trial],
         incumbent: Trial | None,
     ) -> FinalsResult:
-        """Determine the winner and its comparisons, and store them."""
+        """Determine the winner, compare the winner with the other contenders, and store the result."""
         winner = decide(contenders, incumbent.number if incumbent else None, noise)
         compared = _others(contenders, winner, self._defaults(trials), incumbent, self.bounds, noise)
         refused = _without_kernel(trials, [contender.trial for contender in contenders], self.bounds)

@@ -1,4 +1,4 @@
-"""A layer of a study -> the search spaces of the families that support it."""
+"""layer of a study -> the search spaces of the families that support the layer."""
 
 from __future__ import annotations
 

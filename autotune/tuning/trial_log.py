@@ -110,10 +110,10 @@ class TrialLog:
         self.label, self._budget, self._observe, self._clock = label, budget, observe, clock
         self._started = clock()
         self.next_number = state.next_number
-        """the number of the next new trial"""
+        """number of the next new trial"""
         self.trials: list[Trial] = []
         self.evaluated: set[str] = set()
-        """source hashes, each of which cost one evaluation"""
+        """hashes of the sources that were evaluated"""
         self.failures: Counter[str] = Counter()
         self.messages: dict[str, Seen] = {}
         self.best: Trial | None = None
@@ -146,7 +146,7 @@ class TrialLog:
         )
 
     def count_failure(self, trial: Trial) -> None:
-        """Count a failed trial under its outcome and its message."""
+        """Count a failed trial by outcome and by message."""
         self.failures[trial.outcome.value] += 1
         seen = self.messages.get(trial.message)
         self.messages[trial.message] = (

@@ -1,4 +1,4 @@
-"""Tune a study: study, problem, template, space, render, compile, verify, measure, store, search."""
+"""Tune a study, through all steps: problem, template, space, render, compile, verify, measure, store, search."""
 
 from __future__ import annotations
 

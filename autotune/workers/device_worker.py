@@ -82,7 +82,7 @@ class DeviceWorker:
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
         self.name = name
         self._layers: dict[Problem, LayerRequest] = {}
-        """the layers that were prepared"""
+        """requests of the layers that were prepared"""
         self._held: dict[Problem, int] = {}
         """maximum bytes of the data of each layer that the present worker keeps, least recently used first"""
         self._deadlines = deadlines

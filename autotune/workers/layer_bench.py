@@ -267,7 +267,7 @@ class LayerBench:
         best_us = math.inf if request.best_us is None else min(request.best_us, fastest_us)
 
         def in_the_race(run_us: float) -> bool:
-            return device.info.can.cpu or not lost_at_first(run_us, best_us)  # a run on a busy CPU says little
+            return device.info.can.cpu or not lost_at_first(run_us, best_us)  # one run on a busy CPU is unreliable
 
         verified = verifier.verify(loaded.kernel, loaded.workspace, loaded.packed_w, repeat=in_the_race)
         done = self._clock()

@@ -50,7 +50,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open device's identity and environment."""
+    """The identity and environment of an open device."""
 
     info: DeviceInfo
     environment: Environment
@@ -68,7 +68,7 @@ class LayerRequest:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Load, verify and time one kernel on its layer's data. Answer: Measured, or Skipped."""
+    """Load, verify and time one kernel on the layer's data. Answer: Measured or Skipped."""
 
     source: KernelSource
     binary: Binary
@@ -88,7 +88,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Load and verify one kernel on its layer's data. Answer: ErrorStats."""
+    """Load and verify one kernel on the layer's data. Answer: ErrorStats."""
 
     source: KernelSource
     binary: Binary
@@ -126,7 +126,7 @@ class FinalsTimings:
 
     kernels: tuple[Timing, ...]
     baselines: tuple[Timing | str, ...] = ()
-    """a text is the reason why a baseline cannot run the layer"""
+    """timings of baselines, or the reason why a baseline cannot run the layer"""
     libraries: tuple[Timing, ...] = ()
     again: Timing | None = None
     """a second timing of the first kernel at the same addresses, if libraries take part"""
