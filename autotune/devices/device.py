@@ -65,11 +65,11 @@ class DeviceInfo:
     kind: str
     """cuda | host | null | replay"""
     name: str
-    """name that the driver reports"""
+    """from the driver"""
     arch: int
-    """compute capability times ten, such as 90 for 9.0; templates may rely on the limits of this architecture"""
+    """compute capability times ten, 90 for 9.0; the limits that templates may rely on"""
     sm_count: int
-    """number of multiprocessors"""
+    """multiprocessors"""
     memory_bytes: int
     """device memory, bytes"""
     max_threads_per_block: int = 1024
