@@ -1,23 +1,46 @@
-"""Temporary folders that are removed even if a process still writes into them."""
+"""Temporary folders that are removed even if a signal ends the run or a process still writes into them."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_created: set[str] = set()
+"""The folders that this process created and has not removed yet."""
+
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Yield a temporary folder that is removed after the block. Raises OSError if it cannot be created."""
-    with tempfile.TemporaryDirectory(prefix="autotune-", ignore_cleanup_errors=True) as folder:
-        try:
-            yield folder
-        finally:
+    """Yield a temporary folder that is removed after the block. Raises OSError if the folder cannot be created.
+
+    The name is recorded before the folder is created, so that `removing_leftovers` finds the folder even if a signal
+    ends the block at once.
+    """
+    folder = os.path.join(tempfile.gettempdir(), f"autotune-{secrets.token_hex(8)}")
+    _created.add(folder)
+    try:
+        os.mkdir(folder, 0o700)
+        yield folder
+    finally:
+        remove(folder)
+        _created.discard(folder)
+
+
+@contextmanager
+def removing_leftovers() -> Iterator[None]:
+    """At the end of the block, remove the folders created in the block that still exist, such as after a signal."""
+    before = frozenset(_created)
+    try:
+        yield
+    finally:
+        for folder in _created - before:
             remove(folder)
+            _created.discard(folder)
 
 
 def remove(folder: str) -> None:

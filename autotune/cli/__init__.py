@@ -15,6 +15,7 @@ import click
 from autotune.cli.command_group import GroupedCommands
 from autotune.cli.output import for_people, note
 from autotune.errors import AutotuneError, StoreWarning, file_error
+from autotune.tempdirs import removing_leftovers
 
 _VERSION = "Show the versions of autotune, nvcc, the driver and the GPU."
 _LINE = 4096  # maximum number of characters in an error message
@@ -201,7 +202,8 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     heeded = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores SIGHUP
     previous = [(number, signal.signal(number, end)) for number in heeded]
     try:
-        yield end_again
+        with removing_leftovers():
+            yield end_again
     finally:
         for number, handler in previous:
             signal.signal(number, handler)
