@@ -110,7 +110,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
 
 
 def _uncertainty(row: Mapping[str, Any], side: str) -> float:
-    """Return the fraction by which the median of the samples may be off."""
+    """Return the uncertainty of the median of the samples, as a fraction of the median."""
     samples_us, median_us = json.loads(row[f"{side}_samples_us"]), row[f"{side}_us"]
     return float(median_half_width(samples_us) / median_us) if samples_us and median_us else 0.0
 

@@ -187,7 +187,7 @@ def label(before_us: float, after_us: float, noise: float) -> str:
 
 
 def _before_us(row: TrialRow) -> float:
-    """Return the time by which a kernel was ranked before the retime, in microseconds."""
+    """Return the time in microseconds that ranked a kernel before the retime."""
     return row.ranking_median_us or row.median_us or 0.0
 
 
