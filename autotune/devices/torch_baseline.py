@@ -11,7 +11,7 @@ pass.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.devices import torch_conv, torch_gemm
@@ -30,15 +30,16 @@ WRONG = 0.05  # maximum difference as a fraction of the largest output; no accur
 _MAX_MESSAGE = 160
 
 
-def baselines_of(library: str, problem: Problem) -> tuple[Baseline, ...]:
-    """Return the baselines of a library for a problem, in all layouts and with all operators.
+def baselines_of(library: str, problem: Problem, admitted: Collection[str] = ()) -> tuple[Baseline, ...]:
+    """Return a library's baselines for a problem, in all layouts and with all operators.
 
-    For f32 data, baselines with and without TF32 are included. `cudnn` is tried in both layouts, `inductor` in the
-    layout of the layer. PyTorch's fused operator always includes a ReLU, which costs nothing, so a conv2d layer with
-    only a bias is compared with the fused operator as well. Other activations are pointwise kernels. The result is
-    empty if the library does not support the operation.
+    Baselines for f32 data use TF32 or not, but if TF32 is among the `admitted` accuracy classes, all use it: PyTorch
+    then chooses the faster of its kernels, and strict float32 can take ten times as long. `cudnn` is tried in both
+    layouts, `inductor` in the layer's layout. PyTorch's fused operator always includes a ReLU, which costs nothing, so
+    a conv2d layer with only a bias is compared with the fused operator as well. Other activations are pointwise
+    kernels. The result is empty if the library does not support the operation.
     """
-    tf32 = (False, True) if problem.dtype == "f32" else (False,)
+    tf32 = (False,) if problem.dtype != "f32" else (True,) if "tf32" in admitted else (False, True)
     if problem.operation.name not in BASELINES[library]:
         return ()
     if library == "cublas":

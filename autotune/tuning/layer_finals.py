@@ -248,7 +248,7 @@ class LayerFinals:
             return self._decided(contenders, timings.baselines, noise, trials, incumbent)
 
     def _baselines(self) -> list[Baseline]:
-        return [each for library in self.plan.libraries for each in baselines_of(library, self.problem)]
+        return [each for library in self.plan.libraries for each in baselines_of(library, self.problem, self.admitted)]
 
     def _defaults(self, trials: Sequence[Trial]) -> list[Trial]:
         return [trial for trial in trials if trial.config == self.default]

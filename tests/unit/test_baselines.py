@@ -65,6 +65,13 @@ def test_every_way_that_a_library_has_is_a_contender(library: str, problem: Prob
     assert [baseline.name for baseline in baselines_of(library, problem)] == names
 
 
+def test_where_tf32_may_win_pytorch_always_uses_it() -> None:
+    layer = replace(LAYER, epilogue="none")
+    names = [each.name for each in baselines_of("cudnn", layer, ADMITTED["tf32"])]
+    assert names == ["cudnn nchw tf32", "cudnn nhwc tf32"]
+    assert baselines_of("cudnn", layer, ADMITTED["fp32-class"]) == baselines_of("cudnn", layer)
+
+
 @pytest.mark.parametrize("transposes", ["nn", "nt", "tn"])
 @pytest.mark.parametrize(("epilogue", "batch"), [("none", 3), ("bias", 1), ("bias_relu", 1), ("bias_gelu_tanh", 1)])
 def test_cublas_computes_what_the_reference_does(transposes: str, epilogue: str, batch: int) -> None:
