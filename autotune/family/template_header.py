@@ -25,7 +25,7 @@ from autotune.family.template import (
     Param,
     StageTemplate,
 )
-from autotune.family.tensor_map_template import TensorMapTemplate, read_tensor_map
+from autotune.family.tensor_map_template import TensorMapTemplate, named_arrays, read_tensor_map
 from autotune.legacy_names import HEADER_KEYS, current_header
 from autotune.operation.declarations import COMPUTED, ROLES, SCALAR
 from autotune.operation.operation import Operation
@@ -237,15 +237,16 @@ class HeaderReader:
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
         tables = self.header.tables("tensor_map", "expected [[tensor_map]]")
-        self.left_out |= {table.word("name", "") for table in tables if table.get("array") in self.left_out}
+        named = [(table, name, array) for table in tables for name, array in named_arrays(table).items()]
+        self.left_out |= {name for _, name, array in named if array in self.left_out}
         made = tuple(
-            read_tensor_map(table, self.operation, self.expression)
-            for table in tables
-            if str(table.get("name")) not in self.left_out
+            read_tensor_map(table, name, array, self.operation, self.expression)
+            for table, name, array in named
+            if name not in self.left_out
         )
-        for index, each in enumerate(made):
+        for each in made:
             if each.name in self.arguments:
-                raise self.error(f"tensor_map[{index}].name", f"{each.name} is an argument already")
+                raise TemplateError(f"{each.where}.name: {each.name} is an argument already")
         return made
 
     def stages(self, kind: str, arguments: Sequence[str]) -> tuple[StageTemplate, ...]:
@@ -290,11 +291,11 @@ class HeaderReader:
         prepare = {argument for stage in template.prepare for argument in stage.args}
         forward = {argument for stage in template.stages for argument in stage.args}
         passed = prepare | forward | {constant.origin for constant in template.constants}
-        for index, tensor_map in enumerate(template.tensor_maps):
+        for tensor_map in template.tensor_maps:
             if tensor_map.name not in passed:
-                raise self.error(f"tensor_map[{index}].name", f"no stage takes {tensor_map.name}")
+                raise TemplateError(f"{tensor_map.where}.name: no stage takes {tensor_map.name}")
             if tensor_map.name in prepare:
-                raise self.error(f"tensor_map[{index}].name", "a stage that prepares takes no tensor map")
+                raise TemplateError(f"{tensor_map.where}.name: a stage that prepares takes no tensor map")
             passed.add(tensor_map.array)
         for array in self.operation.arrays:
             needed = array.role in ("in", SCALAR, *COMPUTED) and array.when.expression.text == "true"

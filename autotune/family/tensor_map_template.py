@@ -83,17 +83,22 @@ class TensorMapTemplate:
         return NamedTensorMap(self.name, "workspace" if value(self.in_workspace) else self.array, tensor)
 
 
-def read_tensor_map(
-    table: Table, declared: Operation, expression: Callable[[str, object], Expression]
-) -> TensorMapTemplate:
-    """Read a `[[tensor_map]]` of a family's header; `expression` parses the value at a dotted key."""
-    table.allow(KEYS)
+def named_arrays(table: Table) -> dict[str, str]:
+    """Return the names of a `[[tensor_map]]`'s maps, each with its array: `array` is one array or a list of arrays."""
+    arrays = table.words("array")
+    if table.get("name") is None:
+        return {f"{array}_map": array for array in arrays}
+    name = table.word("name", "")
+    if not name.isidentifier() or len(arrays) > 1:
+        raise table.error("name", f"expected a name, for one array, got {name!r}")
+    return {name: arrays[0]}
 
-    def words(key: str) -> str:
-        value = table.get(key)
-        if not isinstance(value, str) or not value.isidentifier():
-            raise table.error(key, f"expected a name, got {value!r}")
-        return value
+
+def read_tensor_map(
+    table: Table, name: str, array: str, declared: Operation, expression: Callable[[str, object], Expression]
+) -> TensorMapTemplate:
+    """Read the map of one array from a `[[tensor_map]]`; `expression` parses the value at a dotted key."""
+    table.allow(KEYS)
 
     def expressions(key: str) -> tuple[Expression, ...]:
         value = table.get(key, [])
@@ -101,15 +106,11 @@ def read_tensor_map(
             raise table.error(key, f"expected a list of expressions, got {value!r}")
         return tuple(expression(table.path(f"{key}[{index}]"), item) for index, item in enumerate(value))
 
-    array = words("array")
-    arrays = (
-        *(array.name for array in declared.arrays if array.role != SCALAR),
-        "packed_w",
-    )  # arrays of the problem's element type
+    arrays = [*(each.name for each in declared.arrays if each.role != SCALAR), "packed_w"]  # of the problem's dtype
     if array not in arrays:
         raise table.error("array", f"expected one of {', '.join(arrays)}, got {array!r}")
     made = TensorMapTemplate(
-        name=words("name"),
+        name=name,
         where=f"{table.file}: {table.key}",
         array=array,
         in_workspace=expression(table.path("in_workspace"), table.get("in_workspace", "false")),

@@ -31,7 +31,6 @@ global_dim = ["w", "n * c * h"]
 box_dim    = ["4", "threads"]
 
 [[tensor_map]]
-name            = "x_map"
 array           = "x"
 global_dim      = ["c", "w", "h", "n"]
 box_dim         = ["c", "threads"]
@@ -59,6 +58,14 @@ def test_a_config_has_the_first_map_of_a_name_whose_condition_holds(tmp_path: Pa
     assert im2col == (
         NamedTensorMap("x_map", "x", TensorMap("f32", (8, 12, 6, 2), (8, 64), (1, 2, 1, 1), 32, (-1, 0), (-1, -2))),
     )
+
+
+def test_arrays_of_one_layout_have_a_map_each(tmp_path: Path) -> None:
+    one = 'name       = "x_map"\narray      = "x"'
+    text = FAMILY.replace(one, 'array = ["x", "y"]').replace('["x_map"', '["x_map", "y_map"')
+    x, y = mapped(tmp_path, text).tensor_maps
+    assert (x.name, x.array, y.name, y.array) == ("x_map", "x", "y_map", "y")
+    assert x.tensor == y.tensor
 
 
 def test_floats_may_be_loaded_as_tf32_and_nothing_else(tmp_path: Path) -> None:
@@ -124,6 +131,7 @@ MISTAKES = {
     "one corner of two": ('["pad_w - 2", "0 - 2"]', "[]", "tensor_map[1].upper_corner: expected 2 expressions"),
     "an undeclared name": ("n * c * h", "n * c * rows", "tensor_map[0].global_dim[1]: undeclared name 'rows'"),
     "an argument's name": ('name       = "x_map"', 'name = "y"', "tensor_map[0].name: y is an argument already"),
+    "a name for two arrays": ('array      = "x"', 'array = ["x", "z"]', "tensor_map[0].name: expected a name, for one"),
     "no stage that takes it": ('["x_map", "w"', '["x", "w"', "tensor_map[0].name: no stage takes x_map"),
 }
 
