@@ -40,15 +40,14 @@ def best(
 ) -> None:
     """Show the best kernel of each layer, device and class.
 
-    For a study of several layers it shows the network that they make up: for each layer the count, the time, its share
-    of the total, the fastest rival (`tune --baseline`) and the floor, and then the totals. --json and --csv also print
-    all other columns of each kernel. STUDY.LAYER shows the kernel of one layer.
+    If a study has several layers, the table shows them as a network: each layer's count, time, share of the total,
+    fastest rival (`tune --baseline`) and floor, followed by the totals. --json and --csv also print all other columns
+    of each kernel. STUDY.LAYER shows the kernel of a single layer.
 
     Non-deterministic kernels are listed only if they beat every deterministic one.
 
-    With --device it shows only kernels for that device. `match` is `exact`, or `device class` for a kernel that was
-    tuned on another device with the same compute capability and SM count. A layer without a kernel has a row with match
-    `none`.
+    With --device, only kernels for that device are shown. `match` is `exact`, or `device class` if the kernel was tuned
+    on another device with the same compute capability and SM count. For a layer without a kernel, it is `none`.
     """
     from autotune.analysis.networks import networks
     from autotune.analysis.rooflines import best_per_class, with_roofline

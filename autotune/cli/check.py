@@ -101,8 +101,8 @@ def check(
     TEMPLATE is the name or the file of a family.
 
     autotune derives problems from the family's header: layouts, types, epilogues, strides, paddings and more, with
-    several numbers of images. It chooses configs and problems so that every pair of their values occurs. It reports the
-    pairs that were not tested, and why.
+    several numbers of images. It chooses configs and problems so that every pair of their values occurs, and reports
+    the pairs that were not tested, and why.
     """
     took = Stopwatch(lambda: tree_seconds(os.getpid()))
     family = find_family(template, directories)

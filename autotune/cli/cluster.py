@@ -59,9 +59,9 @@ DEVICE_CLASS = click.option(
 def worker(cluster: str, device: str | None, compilers: int | None, name: str | None, *, once: bool) -> None:
     """Lend a device to the Dask scheduler at ADDRESS.
 
-    ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file. A worker needs no database: it sends its trials to
-    `autotune tune STUDY --cluster ADDRESS`. It reconnects when a scheduler restarts. Ctrl-C ends it after the current
-    evaluation.
+    ADDRESS is HOST:PORT, tls://HOST:PORT or a scheduler file. A worker doesn't need a database, because it sends its
+    trials to `autotune tune STUDY --cluster ADDRESS`. If the scheduler restarts, the worker reconnects. Ctrl-C ends it
+    after the current evaluation.
     """
     _require_distributed()
     from autotune.cluster.cluster_worker import OpenDevice, serve, worker_name

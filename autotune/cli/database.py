@@ -28,7 +28,7 @@ from autotune.resources import check_writable_results
 def dump(file: Path, db: str) -> None:
     """Write the whole results database as SQL.
 
-    It writes to FILE or to standard output. `autotune load` and the sqlite3 shell read the dump.
+    The SQL goes to FILE or to standard output. Both `autotune load` and the sqlite3 shell can read it.
     """
     from autotune.store import dump as write_dump
 
@@ -56,7 +56,7 @@ def _new(file: Path) -> Iterator[TextIO]:
 def load(file: Path, db: str) -> None:
     """Create a results database from a dump.
 
-    FILE is a file that `autotune dump` wrote; - is standard input.
+    FILE was written by `autotune dump`; - is standard input.
     """
     from autotune.store import load as read_dump
 
@@ -77,7 +77,7 @@ def load(file: Path, db: str) -> None:
 def merge(other: str, db: str) -> None:
     """Copy the trials of another database into this one.
 
-    They are ranked only after they are re-timed here.
+    They are ranked only after they have been re-timed here.
     """
     from autotune.store import merge as bring
 
@@ -98,9 +98,9 @@ def merge(other: str, db: str) -> None:
 def clean(cache: bool, quarantine: bool, db: str) -> None:
     """Empty the cache of compiled kernels or the quarantine.
 
-    Without an option it shows the contents of both and removes nothing.
+    Without an option, this shows the contents of both and removes nothing.
 
-    A kernel is quarantined if it was running when two runs ended abnormally. autotune does not run it again under the
+    If a kernel was running when two runs ended abnormally, it is quarantined. autotune does not run it again under the
     same driver and toolkit.
     """
     if cache or not quarantine:

@@ -23,12 +23,12 @@ from autotune.errors import StoreError
 def diff(a: str, b: str, what: str | None, db: str, style: str | None) -> None:
     """Compare the best kernels of two studies, devices or dates.
 
-    For each layer it shows which side is faster, whether the difference exceeds the noise, and how the config
+    For each layer, the table shows which side is faster, whether the difference exceeds the noise, and how the config
     changed.
 
-    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (a part of a recorded
-    name) or two dates (`2026-11-20` for its end, or `2026-11-20T14:00`, in UTC unless it has a zone). Layers are paired
-    by their shape.
+    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (part of a recorded
+    name) or two dates (`2026-11-20`, which means the end of that day, or `2026-11-20T14:00`, in UTC unless it has a
+    time zone). Layers are paired by their shape.
     """
     from autotune.analysis.diff import SIDES, diff_rows, resolve
     from autotune.store import Store

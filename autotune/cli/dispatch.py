@@ -132,11 +132,12 @@ def dispatch(
     """Pick a few kernels for all layers, and a rule to select one.
 
     autotune measures each layer's best few kernels on every layer of STUDY that they support, and on batch sizes
-    between those of the study. It measures nothing twice. Regret is the time lost relative to a layer's own best
-    kernel, as a fraction. A layer's weight is its count.
+    between those of the study. Nothing is measured twice. Regret is the time lost relative to a layer's own best
+    kernel, as a fraction. Layers are weighted by their count.
 
     With --explain, STUDY may also be a study file that was never tuned. `default_first` means that no threshold of the
-    rule applies to the layer. `autotune tune STUDY --only-unsupported` tunes the layers whose kernel is "to be tuned".
+    rule applies to the layer. To tune the layers whose kernel is "to be tuned", run
+    `autotune tune STUDY --only-unsupported`.
     """
     if explain:
         show_choices(study, db, device, style)

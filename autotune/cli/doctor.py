@@ -60,12 +60,12 @@ _CHECK_COLUMNS = (
 def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None:
     """Check the requirements for tuning.
 
-    It prints how to install missing requirements. It exits with 1 if a needed one is missing. nvcc and PyCUDA are
-    needed on a machine with a GPU; without a GPU, kernels run on the CPU. doctor also checks every row of the
+    If something is missing, autotune prints how to install it and, if it is needed, exits with 1. nvcc and PyCUDA are
+    only needed on a machine with a GPU; without one, kernels run on the CPU. doctor also checks every row of the
     results database.
 
-    PyCUDA is distributed as source. --build-pycuda builds it in about two minutes; it needs a C++ compiler and CUDA's
-    wheels, but no toolkit, driver or GPU. With --wheels it builds a wheel for a machine without a compiler that has
+    PyCUDA is distributed as source. --build-pycuda builds it in about two minutes. This takes a C++ compiler and CUDA's
+    wheels, but no toolkit, driver or GPU. With --wheels, it builds a wheel for a machine without a compiler that has
     the same Python and system.
     """
     if build:

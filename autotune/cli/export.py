@@ -79,16 +79,16 @@ def export(
 ) -> None:
     """Write the best kernels as a library that tests itself.
 
-    Each kernel is a `.cu` file whose header comment names its config, device and time.
+    Each kernel is a `.cu` file with a header comment that gives its config, device and time.
 
-    With --untuned the study need not be tuned. A layer with results of this GPU, in `--db` or bundled, gets its
-    recorded kernel; every other layer gets the config that the cost model predicts to be fastest. A line per layer says
-    which. The GPU is --device, else the first CUDA device.
+    With --untuned, the study need not be tuned. If a layer has results for this GPU, in `--db` or bundled, it gets its
+    recorded kernel. Every other layer gets the config that the cost model predicts to be fastest. autotune prints which
+    of the two each layer got. The GPU is --device, or else the first CUDA device.
 
-    A layer that was tuned on no GPU gets its kernel from the host, or from the null device, which runs nothing; the
-    files and proof.txt say so. autotune then builds the folder and runs its self-test. On a CUDA device it also times
-    the library against the tuner's own kernels. If the library is wrong or slower, autotune exits with 1 and says so in
-    proof.txt.
+    If a layer wasn't tuned on any GPU, its kernel comes from the host, or from the null device, which runs nothing; the
+    files and proof.txt say so. Finally, autotune builds the folder and runs its self-test. On a CUDA device, it also
+    times the library against the tuner's own kernels. If the library is wrong or slower, autotune exits with 1 and says
+    so in proof.txt.
     """
     from autotune.api.exports import ExportRequest, write_export
 
@@ -162,11 +162,11 @@ def source(
 ) -> None:
     """Print the source of LAYER's best kernel.
 
-    The output is a CUDA file whose header comment says where the kernel comes from.
+    The output is a CUDA file with a header comment that says where the kernel comes from.
 
-    It is the kernel that `best LAYER` and `why LAYER` show first: one that was tuned on a GPU if there is one, and the
-    fastest of the accuracy classes that the layer's study admits. Standard error lists the others. If the text of a
-    kernel is not stored, it is rendered again, provided that its family still renders the same text.
+    It is the same kernel that `best LAYER` and `why LAYER` show first: if possible one that was tuned on a GPU, and the
+    fastest in the accuracy classes that the layer's study admits. The others are listed on standard error. If a
+    kernel's text isn't stored, it is rendered again, provided that its family still renders the same text.
     """
     from autotune.store import Store
 

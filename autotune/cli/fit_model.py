@@ -18,13 +18,13 @@ from autotune.resources import OWN_COST_MODEL, RECORDED, results_named
 def fit_model(databases: tuple[str, ...], out: Path) -> None:
     """Fit the cost model to results databases.
 
-    Without DB it uses the bundled databases. Only results of calibrated GPUs count.
+    By default, it is fitted to the bundled databases. Only results from calibrated GPUs are used.
 
-    The cost model predicts the time of a config from its family's declarations and from the calibrated rates of a GPU.
-    `tune` starts with the configs that the model predicts to be fastest; untuned exports and conversions use such
-    configs only. They read cost-model.json in the current folder, or else the bundled model. The file contains the date
-    of the fit and its error: how much slower the first config is than the fastest recorded one, on layers that the fit
-    has not seen.
+    The cost model predicts how long a config takes from its family's declarations and the calibrated rates of a GPU.
+    `tune` starts with the configs that the model predicts to be fastest; untuned exports and conversions use only such
+    configs. They read cost-model.json in the current folder, or else the bundled model. The file contains the date of
+    the fit and its error: how much slower the first config is than the fastest recorded one, on layers that were left
+    out of the fit.
     """
     from autotune.atomic_write import write_whole
     from autotune.family.template_files import load_templates

@@ -21,9 +21,9 @@ from autotune.columns import Cells, Column, key_columns
 def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
     """Show how the best time of LAYER improved.
 
-    It lists every trial that was the fastest when it ended, and all finals and retimes.
+    The list contains every trial that was the fastest when it ended, as well as all finals and retimes.
 
-    A layer is identified by its shape, so trials of other studies with the same shape are included.
+    A layer is identified by its shape, so trials from other studies with the same shape are included.
     """
     from autotune.analysis.history import history_rows
     from autotune.store import Store

@@ -54,7 +54,7 @@ def importance(
     The answer is computed from the trials of each layer and family.
 
     `importance` measures how differently a parameter is set in the fastest tenth of the correct trials (Optuna's
-    PED-ANOVA); the values of a family add up to 1. Families with fewer than 20 correct trials are left out.
+    PED-ANOVA). A family's values add up to 1. Families with fewer than 20 correct trials are left out.
     """
     from autotune.api.family_importance import importance as importance_of
 

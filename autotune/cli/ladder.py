@@ -111,8 +111,8 @@ def ladder(
 ) -> None:
     """Tune each technique of STUDY separately and show its gain.
 
-    Gains are relative to the first technique and to the previous one. The table also shows the times that the report
-    gives, which were measured on another GPU, and the metrics of the profiler.
+    Gains are relative to the first technique and to the previous one. The table also shows the report's times, which
+    were measured on another GPU, and the profiler's metrics.
     """
     if stored:
         refuse_with("--stored", "device", "trials", "jobs", "profile")

@@ -88,9 +88,9 @@ def profile(
 ) -> None:
     """Run the best kernel of LAYER under Nsight Compute.
 
-    It stores and prints the metrics of each launch.
+    The metrics of each launch are stored and printed.
 
-    It needs `ncu`, which is part of the CUDA toolkit, and the permission to read the GPU's counters.
+    This requires `ncu`, which is part of the CUDA toolkit, and permission to read the GPU's counters.
     """
     from autotune.store import Store
 

@@ -34,7 +34,7 @@ def report(what: str, db: str, out: Path, device: str | None) -> None:
     """Write one HTML page about a study, a layer or a network.
 
     The page shows convergence, every trial, the roofline, finals, parameter importance, the ladder, outcomes and the
-    device. It loads nothing from the network, and the same database gives the same bytes.
+    device. It doesn't load anything from the network. The same database always gives the same bytes.
     """
     from autotune.report.page import page
     from autotune.report.results import results

@@ -45,9 +45,9 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
     There is a row for each change of driver, toolkit or template.
 
-    A result is compared with its device if that is in this machine, otherwise with the newest recorded run on that
+    Results are compared with their device if it is in this machine, or else with the newest recorded run on that
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
-    kernel, or, where nvcc is installed, a kernel that compiles to the same machine code.
+    kernel or, where nvcc is installed, one that compiles to the same machine code.
     """
     name = name_of(what, directories)
     with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
@@ -131,10 +131,11 @@ def retime(
 
     Each kernel is marked `confirmed`, `moved`, `regressed` or `failed`.
 
-    `moved` is faster than before and `regressed` is slower, by more than the noise floor. A kernel that is no longer
-    correct has `failed`. Imported kernels of this device are included; once re-timed they count as measured here.
+    `moved` means faster and `regressed` slower than before, by more than the noise floor. `failed` means that the
+    kernel is no longer correct. Kernels imported for this device are included; once re-timed, they are treated as
+    measured here.
 
-    A winner is a kernel that `best` shows, or the fastest imported kernel of a layer without one. `retime` exits with 3
+    A winner is a kernel that `best` shows or, if a layer has none, its fastest imported kernel. `retime` exits with 3
     if a winner regressed or failed, with 1 if nothing was re-timed, and with 130 if Ctrl-C ended it after the current
     layer.
     """

@@ -77,9 +77,9 @@ def sanitize(
 
     Sanitizers find errors that do not change the output on a GPU. The table has a row for each kernel and tool.
 
-    On a GPU the tools are compute-sanitizer's memcheck, racecheck and initcheck. On `host:check` they are
-    AddressSanitizer and a run with the threads in random order. It exits with 1 if a tool finds a fault. Known false
-    alarms are listed with the reason.
+    On a GPU, the tools are compute-sanitizer's memcheck, racecheck and initcheck. On `host:check`, they are
+    AddressSanitizer and a run with the threads in random order. If a tool finds a fault, autotune exits with 1. Known
+    false alarms are listed with the reason.
     """
     from autotune.store import Store
 

@@ -50,7 +50,7 @@ _STUDY_COLUMNS = field_columns(_Listed, hidden=("imported_from",))
 def studies(db: str, style: str | None) -> None:
     """List the studies that you can use by name.
 
-    They are bundled with the package or stored in the database.
+    These are bundled with the package or stored in the database.
     """
     try:
         stored = stored_studies(db)
@@ -131,20 +131,20 @@ def import_model(
     training: bool,
     out: Path | None,
 ) -> None:
-    """Write the study that tunes a network.
+    """Write a study for tuning a network.
 
-    The study contains the network's convolutions, or with --op its matrix products (gemm) or its layer, group and RMS
+    The study contains the network's convolutions or, with --op, its matrix products (gemm) or its layer, group and RMS
     norms (norm). The other operations need channels-last images: concatenations along the channels (concat), pools
-    (max_pool2d, avg_pool2d), means over all pixels (pixel_mean), and products with a factor for each image and channel
+    (max_pool2d, avg_pool2d), means over all pixels (pixel_mean), and products with a factor per image and channel
     (gate).
 
     SOURCE is an ONNX file (requires the package onnx), a torch.export archive (.pt2, requires PyTorch), or Python code
     that builds a PyTorch model: torchvision.models:resnet50, timm:convnext_tiny, my_module.py:build. autotune runs that
     code, and PyTorch may run code in an archive.
 
-    Batch norm is folded. Bias, activation and residual become epilogues. Convolutions of the same problem become one
-    layer with a count. Comments in the study list the operators that are fused into each layer, and the layers that no
-    kernel supports, with the reason and their share of the FLOPs.
+    Batch norm is folded, and bias, activation and residual become epilogues. Identical convolutions become one layer
+    with a count. Comments in the study list the operators fused into each layer, and the layers that no kernel
+    supports, with the reason and their share of the FLOPs.
     """
     from autotune.importing import (
         OPERATIONS,
@@ -209,10 +209,11 @@ def _own_name(source: str) -> str:
 @click.command("new-op")
 @click.argument("name")
 def new_op(name: str) -> None:
-    """Create a small working operation to start your own from.
+    """Create a small working operation to build your own on.
 
-    It writes a folder NAME and a study that tunes it. The folder contains the operation's declaration (operation.toml),
-    its reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains the next steps.
+    This writes a folder NAME and a study that tunes it. The folder contains the operation's declaration
+    (operation.toml), its reference implementation (reference.py) and one kernel family. docs/your-kernel.md explains
+    the next steps.
     """
     from autotune.api.starter import new_operation
 

@@ -44,7 +44,7 @@ _PARAM_COLUMNS = (
 def templates(name: str | None, directories: tuple[Path, ...], style: str | None) -> None:
     """List the kernel families, or describe one of them.
 
-    For one family it prints parameters, rules, derived values and launches.
+    For a single family, this prints parameters, rules, derived values and launches.
     """
     if name is None:
         show(load_templates(directories).values(), _FAMILY_COLUMNS, style)

@@ -53,10 +53,10 @@ def trials(
 ) -> None:
     """List trials with their outcomes and times.
 
-    Failed trials have the message of the compiler, the driver or the checker. `autotune show` prints one trial in full,
-    and `autotune source LAYER --trial N` its kernel.
+    For failed trials, there is a message from the compiler, the driver or the checker. `autotune show` prints a trial
+    in full, and `autotune source LAYER --trial N` prints its kernel.
 
-    A table shows a config as its family and the values that differ from the family's default; --wide shows all values.
+    Tables show a config as its family and the values that differ from the family's default; --wide shows all values.
     """
     from autotune.analysis.trial_rows import trial_rows
     from autotune.store import Store
@@ -88,7 +88,7 @@ def trials(
 def show_trial(what: str, number: int, db: str, style: str | None) -> None:
     """Show everything about one trial: config, samples, device.
 
-    NUMBER is the trial's number in `autotune trials`. If several devices or measurement modes have a trial of this
+    NUMBER is the trial's number in `autotune trials`. If several devices or measurement modes have a trial with this
     number, all of them are shown. `autotune source LAYER --trial N` prints the kernel.
     """
     from autotune.analysis.trial_rows import trial_rows

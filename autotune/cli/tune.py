@@ -115,12 +115,13 @@ def tune(
     fresh: bool,
     style: str | None,
 ) -> None:
-    """Tune the layers of STUDY, a study file or its name.
+    """Tune the layers of STUDY, which is a study file or a name.
 
     Layers are tuned concurrently. With a total budget, evaluations go to the layer with the largest expected saving.
 
-    Run the command again to resume; nothing is evaluated twice. Ctrl-C stops after the running trials, without further
-    finals, lists the layers that were not tuned, and exits with 130. Exits with 1 if any layer has no correct kernel.
+    To resume, run the command again; nothing is evaluated twice. After Ctrl-C, autotune finishes the running trials,
+    skips further finals, lists the layers that were not tuned, and exits with 130. It exits with 1 if any layer has no
+    correct kernel.
     """
     from autotune.api.run_plan import Overrides, plan_run
 
@@ -175,7 +176,7 @@ def compare(
     jobs: int | None,
     style: str | None,
 ) -> None:
-    """Repeat only the finals of STUDY, with recorded kernels."""
+    """Repeat just the finals of STUDY, using recorded kernels."""
     from autotune.api.run_plan import plan_run
 
     plan = plan_run(study, db, directories, layers=only_layers, baselines=baselines, finals_s=finals_seconds)

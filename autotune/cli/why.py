@@ -77,12 +77,12 @@ def why(
 ) -> None:
     """Explain why the best kernel of LAYER is the fastest.
 
-    It prints the answer in a few sentences and the ten most important changes: values of a parameter, and other
-    families, with their time relative to the winner's. It explains the kernel that `autotune source LAYER` prints, or
-    the best of the accuracy class that --accuracy names.
+    The explanation is a few sentences, followed by the ten most important changes: other parameter values and other
+    families, with their times relative to the winner's. It covers the kernel that `autotune source LAYER` prints, or
+    the best one in the accuracy class given by --accuracy.
 
-    --all explains every class in full: it lists the trials one step from the winner, the steps that the family's rules
-    refuse, the other families, and the failures.
+    --all explains every class in full. It lists the trials one step away from the winner, the steps that the family's
+    rules forbid, the other families, and the failures.
     """
     from autotune.store import Store
 
