@@ -1,8 +1,9 @@
 """autotune finds the fastest CUDA kernel for each layer of your network, checks it, and exports it as a library.
 
-A study names layers. Templates generate CUDA kernels; every kernel is compiled, verified against float64, timed and
-stored, and the best kernel of each layer can be exported. The main functions are `tune`, `best` and `export`; every
-failure is an `AutotuneError`. `convert`, for PyTorch networks, needs PyTorch. Names are imported on first use.
+A study lists layers. Templates generate CUDA kernels for them, and every kernel is compiled, verified against float64,
+timed and stored. You can then export each layer's best kernel. The main functions are `tune`, `best` and `export`.
+`convert` speeds up PyTorch networks and needs PyTorch. Every failure is an `AutotuneError`. Names are imported on first
+use.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ import _signal as signal  # type: ignore[import-not-found]
 import gc
 
 COLLECTED_AFTER = 50_000
-"""Objects allocated between two garbage collections. With Python's default of 700, a command over very many trials
-spends a sixth of its time collecting garbage.
+"""How many objects are allocated between two garbage collections. With Python's default of 700, commands that handle
+very many trials spend a sixth of their time collecting garbage.
 """
 
 
 def main() -> None:
-    """Load the command line and run it. Until the command line is loaded, Ctrl-C ends the process at once."""
+    """Load the command line and run it. Until it is loaded, Ctrl-C ends the process immediately."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from autotune.cli import main as command_line

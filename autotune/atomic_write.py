@@ -1,4 +1,4 @@
-"""Write files atomically: a file has all of its new content or stays as it was; links are not followed."""
+"""Write files atomically: a file gets all of its new contents or stays as it was. Links are not followed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ LOGS = ("-journal", "-wal", "-shm")
 
 
 def check_writable(file: Path, option: str) -> None:
-    """Raise StoreError, before anything runs, if a file that an option names cannot be written.
+    """Raise StoreError if a file passed as an option can't be written, before anything runs.
 
-    Writing would replace a device, a pipe or a link with a file, and destroy a results database. Commands that can
-    write to standard output handle `-` before they call this function; for other commands `-` is an error.
+    Writing to it would replace a device, a pipe or a link with a file, or destroy a results database. Commands that can
+    write to standard output handle `-` before calling this function; for all others, `-` is an error.
     """
     if str(file) == "-":
         raise StoreError(f"-: this command cannot write to standard output; name a file as {option}")
@@ -40,9 +40,10 @@ def check_writable(file: Path, option: str) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether a file begins like an SQLite database. False if it cannot be read; writing it will report the error.
+    """Return whether a file begins like an SQLite database, or False if it can't be read (writing it will report the
+    error).
 
-    The database must not be open in this process: closing the file would release SQLite's locks on it.
+    The database must not be open in this process, because closing the file would release SQLite's locks on it.
     """
     try:
         with file.open("rb") as content:
@@ -52,23 +53,23 @@ def _is_database(file: Path) -> bool:
 
 
 def folder_named(name: str | os.PathLike[str], option: str) -> Path:
-    """Return the folder that an option names. Raises StoreError for "", which would mean the current folder."""
+    """Return the folder passed as an option. Raises StoreError for "", which would mean the current folder."""
     if not os.fspath(name):
         raise StoreError(f"{option}: is empty; name a folder, or give . for the current one")
     return Path(name)
 
 
 def write_whole(file: Path, content: bytes, option: str) -> None:
-    """Write or replace a file. Raises StoreError if it cannot be written."""
+    """Write or replace a file. Raises StoreError if that fails."""
     with atomic_write(file, option) as begun:
         begun.write_bytes(content)
 
 
 @contextmanager
 def sibling_temp(file: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the folder of `file`.
+    """Yield the path of a temporary file in the same folder as `file`.
 
-    After the block the temporary file and SQLite's files next to it are removed.
+    After the block, the temporary file is removed, along with any SQLite files next to it.
     """
     begun = file.with_name(f".autotune-{secrets.token_hex(8)}")
     try:
@@ -80,9 +81,9 @@ def sibling_temp(file: Path) -> Iterator[Path]:
 
 
 def publish(begun: Path, file: Path) -> bool:
-    """Flush a finished temporary database to disk and link it as `file`, if no file has this name yet.
+    """Flush a finished temporary database to disk and link it as `file`, unless that already exists.
 
-    Returns False if the file exists, if SQLite's logs of a deleted database have its name, or if links cannot be made.
+    Returns False if it does, if SQLite's logs from a deleted database have its name, or if links can't be created.
     """
     if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
         return False  # SQLite would use them as this database's logs
@@ -97,7 +98,7 @@ def publish(begun: Path, file: Path) -> bool:
 
 @contextmanager
 def atomic_write(file: Path, option: str) -> Iterator[Path]:
-    """Yield a temporary file that replaces `file` if the block succeeds. Raises StoreError if it cannot be written."""
+    """Yield a temporary file that replaces `file` if the block succeeds. Raises StoreError if it can't be written."""
     check_writable(file, option)
     with sibling_temp(file) as begun:
         try:

@@ -1,4 +1,4 @@
-"""The columns of a query's result: one list serves the terminal, JSON, CSV, dataframes and reports."""
+"""The columns of a query's result. The terminal, JSON, CSV, dataframes and reports all use the same list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Shares:
 
 
 Cell = Plain | Config | datetime | Items | Shares
-"""A cell. In JSON a config is an object of its parameters, a date ISO 8601 with a time zone, and an infinity null."""
+"""A cell. In JSON, a config becomes an object of its parameters, a date ISO 8601 with a time zone, and infinity null.
+"""
 Json = Plain | list[Plain] | dict[str, Plain]
 Row = TypeVar("Row")
 _Any = TypeVar("_Any")
@@ -44,7 +45,7 @@ _Any = TypeVar("_Any")
     frozen=True
 )  # no slots: Column[Row](...) sets an attribute of `typing`, which fails with slots in Python 3.11
 class Column(Generic[Row]):
-    """A column of a query's result. The key ends with the unit: `_us`, `_bytes`, `_fraction`."""
+    """A column of a query's result. Its key ends with the unit: `_us`, `_bytes`, `_fraction`."""
 
     key: str
     """name of the column in JSON, CSV and `--wide`"""
@@ -62,11 +63,11 @@ class Column(Generic[Row]):
 
 
 Cells = Mapping[str, Any]
-"""A row of an SQL query, and the cells that are computed from the row, by column key."""
+"""A row of an SQL query, together with cells computed from it, by column key."""
 
 
 def key_columns(*keys: str, hidden: bool = False, below: bool = False) -> tuple[Column[Cells], ...]:
-    """Return columns that read these keys of a row. Tables omit `hidden` columns."""
+    """Return columns that read these keys from a row. Tables omit the `hidden` ones."""
     return tuple(Column(key, itemgetter(key), terminal=not hidden, below=below) for key in keys)
 
 
@@ -77,9 +78,9 @@ def attributes(
     below: Collection[str] = (),
     digits: int = 4,
 ) -> tuple[Column[Row], ...]:
-    """Return columns that read attributes of a row, or of the part of the row that `of` returns.
+    """Return columns that read attributes of a row, or of the part of it that `of` returns.
 
-    A cell is empty if `of` returns None. Tables omit `hidden` columns.
+    If `of` returns None, the cell is empty. Tables omit the `hidden` columns.
     """
 
     def column(key: str) -> Column[Row]:
@@ -116,7 +117,7 @@ def words(cell: Cell) -> Plain:
 
 
 def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
-    """Write rows as a JSON array with one object per line, each as soon as its row is available."""
+    """Write rows as a JSON array with one object per line, as soon as each row is available."""
     encode = json.JSONEncoder(allow_nan=False, default=_json).encode
     before = "["
     for row in rows:
@@ -131,7 +132,7 @@ def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO)
 
 
 def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
-    """Write a header line with the keys, and a line for each row."""
+    """Write a header line with the keys, followed by a line for each row."""
 
     def write(cells: Sequence[Plain]) -> None:
         line = io.StringIO()
@@ -144,7 +145,7 @@ def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) 
 
 
 def _json(cell: object) -> Json:
-    """Convert a cell that `json` cannot encode."""
+    """Convert a cell that `json` can't encode."""
     match cell:
         case Config():
             return dict(cell.pairs)

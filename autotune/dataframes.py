@@ -1,4 +1,4 @@
-"""Records -> dataframes of pandas or polars, whichever is installed."""
+"""Convert records to pandas or polars dataframes."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Table:
 
 
 def table(records: Iterable[Record]) -> Table:
-    """Make a table with a row for each trial, for each best kernel, and for each parameter of an importance.
+    """Make a table from records, with one row per trial, best kernel or parameter of an importance.
 
-    The parameters of a config become columns `params_NAME`, as in Optuna's dataframes. A parameter with both numbers
-    and words becomes a column of words.
+    Like in Optuna's dataframes, a config's parameters become columns `params_NAME`. If a parameter has both numbers and
+    words as values, its column contains words.
     """
     rows = [row for record in records for row in _rows(record)]
     names = dict.fromkeys(name for row in rows for name in row)

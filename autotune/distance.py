@@ -1,9 +1,9 @@
-"""Distances between layers, devices and configs: the smaller the distance, the better tuning results carry over.
+"""Distances between layers, devices and configs. The smaller the distance, the better tuning results carry over.
 
 A distance is a sum of absolute differences of logarithms and of mismatches, so exp(-distance) can serve as a
-covariance. At distance 0 the best config should be the same. The similarity of two layers with equal properties is
-SAME; the similarity of two equal configs is 1. Similarities of layers are computed in integers, so that a compiled
-dispatcher gets the same values.
+covariance. At distance 0, the best config should be the same. The similarity is SAME for two layers with equal
+properties, and 1 for two equal configs. Layer similarities are computed in integers, so that compiled dispatchers get
+exactly the same values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 OTHER_ARCHITECTURE = 1.0
-"""Distance of two devices with different compute capabilities; a factor of two in multiprocessors adds OTHER_SIZE."""
+"""Distance between two devices with different compute capabilities. A factor of two in multiprocessors adds OTHER_SIZE.
+"""
 OTHER_SIZE = 0.5
 SAME = 1 << 24
 """The similarity of two layers with equal properties."""
@@ -32,9 +33,9 @@ ORDER = 0.7
 
 
 def layer_distance(one: Problem, other: Problem) -> float:
-    """Return the distance of two layers: symmetric, 0 for the same problem, infinite for different operations.
+    """Return the distance between two layers: symmetric, 0 for the same problem, infinite for different operations.
 
-    The weights are declared in the operation's file.
+    The operation's file declares the weights.
     """
     if one.operation.name != other.operation.name:
         return math.inf
@@ -43,16 +44,16 @@ def layer_distance(one: Problem, other: Problem) -> float:
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
-    """Return the distance of two devices: 0 for the same model, whether recorded or real, with any amount of memory."""
+    """Return the distance between two devices: 0 for the same model, recorded or real, whatever its memory size."""
     apart = OTHER_SIZE * abs(math.log2(max(1, one.sm_count) / max(1, other.sm_count)))
     return apart + (OTHER_ARCHITECTURE if one.arch != other.arch else 0.0)
 
 
 def property_similarity(powers: Sequence[int], values: Ints, known: Ints) -> Ints:
-    """Return the similarity of each layer to each known layer [layers, known]: from SAME for equal ones down to 1.
+    """Return how similar each layer is to each known layer [layers, known], from SAME (equal) down to 1.
 
-    `values` is [layers, properties], and `known` is [known, properties]. Each property multiplies the similarity by its
-    smaller value divided by its larger value, to the power of the property.
+    `values` is [layers, properties], and `known` is [known, properties]. Each property multiplies the similarity by the
+    ratio of its smaller to its larger value, raised to the property's power.
     """
     similar = np.full((len(values), len(known)), SAME, dtype=np.int64)
     for position, power in enumerate(powers):
@@ -63,10 +64,10 @@ def property_similarity(powers: Sequence[int], values: Ints, known: Ints) -> Int
 
 
 def config_similarity(params: Mapping[str, Sequence[Param]], configs: Sequence[Config]) -> Floats:
-    """Return the similarity of each pair of configs [configs, configs]: exp(-distance), or 0 for different families.
+    """Return the similarity of each pair of configs [configs, configs]: exp(-distance), or 0 if their families differ.
 
-    `params` lists the parameters of each family. Each parameter adds up to 1 to a distance; a share ORDER of that
-    depends on the order of the parameter's values.
+    `params` lists each family's parameters. A parameter adds up to 1 to the distance, and the share ORDER of that
+    depends on the order of its values.
     """
     similar = np.zeros((len(configs), len(configs)))
     for family in {config.template for config in configs}:

@@ -30,7 +30,7 @@ def quoted(value: object) -> str:
 
 
 class AutotuneError(Exception):
-    """An error a user can act on; its message is one line: what, where, what to do."""
+    """An error that the user can act on. Its one-line message says what is wrong, where, and what to do."""
 
 
 class StudyError(AutotuneError):
@@ -42,7 +42,7 @@ class NoTemplate(StudyError):
 
 
 class ModelError(AutotuneError):
-    """A model that is to be imported cannot be read."""
+    """A model can't be imported."""
 
 
 class TemplateError(AutotuneError):
@@ -54,7 +54,7 @@ class StoreError(AutotuneError):
 
 
 class StoreWarning(UserWarning):
-    """A one-line warning about a results database that is still usable; the command line prints the warning."""
+    """A one-line warning about a results database that is still usable, printed by the command line."""
 
 
 class ToolchainError(AutotuneError):
@@ -66,11 +66,11 @@ class DeviceError(AutotuneError):
 
 
 class DeviceLost(DeviceError):
-    """The device stopped answering and a fresh worker could not revive it."""
+    """The device stopped answering, and starting a new worker didn't help."""
 
 
 class Rejected(AutotuneError):
-    """A config cannot be used. `outcome` and `reason` are the words that the trial stores."""
+    """A config can't be used. The trial stores the words in `outcome` and `reason`."""
 
     def __init__(self, outcome: str, reason: str, message: str) -> None:
         super().__init__(message)
@@ -83,7 +83,7 @@ class Rejected(AutotuneError):
 
 
 class Disproved(Rejected):
-    """Kernels that passed verification were found wrong after they were timed; `messages` are by position."""
+    """Kernels passed verification but turned out to be wrong after they were timed. `messages` are by position."""
 
     def __init__(self, messages: Mapping[int, str]) -> None:
         super().__init__("wrong_result", "wrong_after_timing", next(iter(messages.values())))
@@ -97,7 +97,7 @@ DISK_IS_FULL = "the disk is full; make room and run the command again"
 
 
 def file_error(error: OSError) -> str | None:
-    """Return a one-line message for an error of a file or for a full disk; None for any other error."""
+    """Return a one-line message for a file error or a full disk, or None for any other error."""
     full = error.errno == errno.ENOSPC
     if error.filename is None:
         return DISK_IS_FULL if full else None
@@ -105,7 +105,7 @@ def file_error(error: OSError) -> str | None:
 
 
 def not_written(what: object, error: OSError, advice: str) -> str:
-    """Return a one-line message for a file or folder that cannot be written."""
+    """Return a one-line message for a file or folder that can't be written."""
     if error.errno == errno.ENOSPC:
         return f"{what}: {DISK_IS_FULL}"
     return f"{what}: cannot be written: {error.strerror}; {advice}"

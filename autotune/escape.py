@@ -12,7 +12,7 @@ _CONTROL = re.compile(
 
 
 def printable(text: str) -> str:
-    """Escape all control characters except newline and tab, for output that people read."""
+    """Escape all control characters except newline and tab, for text that people read."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -23,9 +23,9 @@ def one_line(text: str) -> str:
 
 
 def in_comment(text: str) -> str:
-    """Return the text for a comment after `//`: on one line, with control characters escaped.
+    """Return text that is safe after `//`: on one line, with control characters escaped.
 
-    If the line ends with a backslash or its trigraph, which would continue the comment, a full stop is added.
+    If it ends with a backslash or the trigraph for one, which would continue the comment, a full stop is added.
     """
     line = " ".join(text.splitlines()).rstrip()
     line = line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
@@ -33,5 +33,5 @@ def in_comment(text: str) -> str:
 
 
 def counted(count: int, one: str, many: str = "", *, form: str = "") -> str:
-    """Format a count with its noun: 1 study, 2 studies. The default of `many` adds an s; `form` formats the number."""
+    """Format a count with its noun: 1 study, 2 studies. By default, the plural adds an s. `form` formats the number."""
     return f"{count:{form}} {one if count == 1 else many or f'{one}s'}"

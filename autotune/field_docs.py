@@ -1,4 +1,4 @@
-"""Documentation of a record's fields: for `help()`, which reads the docstring, and for comments in SQL."""
+"""Document a record's fields in its docstring, for `help()`, and in SQL comments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 
 
 def documented(record: type) -> Iterator[tuple[ast.AnnAssign, str]]:
-    """Yield each field that a record declares itself, and the text below the field in the source, on one line."""
+    """Yield each field that a record declares itself, with the text below it in the source, on one line."""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
     body = declared.body if isinstance(declared, ast.ClassDef) else []
     for field, after in zip(body, [*body[1:], None], strict=True):
@@ -20,13 +20,15 @@ def documented(record: type) -> Iterator[tuple[ast.AnnAssign, str]]:
 
 
 class FieldDocs:
-    """A docstring that lists the record's fields when it is read, because reading the source takes milliseconds."""
+    """A docstring that lists the record's fields. It is built when it is read, because reading the source takes
+    milliseconds.
+    """
 
     def __init__(self, summary: str) -> None:
         self._summary = summary
 
     def __get__(self, _instance: object, record: type) -> str:
-        """Return the docstring with a line for each field, followed by the field's text in the source."""
+        """Return the docstring, followed by a line for each field with its text from the source."""
         lines = []
         for field, text in documented(record):
             lines += [ast.unparse(field), *([f"    {text}"] if text else [])]
@@ -34,6 +36,6 @@ class FieldDocs:
 
 
 def document_fields(record: object) -> None:
-    """Give a record with fields a docstring that lists them."""
+    """Give a record a docstring that lists its fields."""
     if isinstance(record, type) and is_dataclass(record) and fields(record):
         record.__doc__ = FieldDocs(inspect.getdoc(record) or "")  # type: ignore[assignment]  # read as a descriptor

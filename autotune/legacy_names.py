@@ -1,7 +1,7 @@
-"""Earlier names of keys of headers and studies.
+"""Earlier names of header and study keys.
 
-Recorded headers and stored studies are mapped when they are read. A study file or a header with an old name gets an
-error that names the new one.
+Recorded headers and stored studies are converted when they are read. If a study file or a header uses an old name, the
+error mentions the new one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ HEADER_KEYS = {"tuned_for": "search_when", "padded_outputs": "padded_work", "con
 STUDY_KEYS = {"span": "end_to_end = true or false", "stop_below": "min_gain", "prior": "part of warm_start"}
 """Keys of a study: old name to replacement."""
 _ONE_CONDITION = {"supports": "the family supports the problem", "arch": "the family supports the architecture"}
-"""Tables of conditions that used to be a single expression, and the reason that such an expression gets."""
+"""Tables of conditions that used to be a single expression, and the reason given to such an expression."""
 
 
 def current_header(header: Mapping[str, object]) -> dict[str, object]:
-    """Convert the content of a recorded header to the current keys and forms."""
+    """Convert a recorded header to the current keys and forms."""
     content = {HEADER_KEYS.get(key, key): value for key, value in header.items()}
     for key, reason in _ONE_CONDITION.items():
         if isinstance(content.get(key), str):
@@ -26,7 +26,7 @@ def current_header(header: Mapping[str, object]) -> dict[str, object]:
 
 
 def current_study(study: Mapping[str, object]) -> dict[str, object]:
-    """Convert the content of a stored study to the current keys."""
+    """Convert a stored study to the current keys."""
     content = dict(study)
     if "stop_below" in content:
         content["min_gain"] = content.pop("stop_below")

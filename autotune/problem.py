@@ -27,9 +27,9 @@ _KEPT = 4096  # number of problems whose arrays and cost are cached
 
 
 class Problem(ABC):
-    """One problem of an operation: its sizes and words, and the values that the declaration derives from them.
+    """One problem of an operation: its sizes and words, and the values derived from them by the declaration.
 
-    Two problems are equal if the operation's name, the sizes and the words are equal.
+    Problems are equal if they have the same operation (by name), sizes and words.
     """
 
     __slots__ = ()
@@ -46,10 +46,10 @@ class Problem(ABC):
 
     @abstractmethod
     def with_runtime(self, *sizes: int) -> Self:
-        """Return the same shape with other run-time sizes, such as conv2d's n; omitted ones keep their values."""
+        """Return the same shape with other run-time sizes, such as conv2d's n. Sizes that you omit stay the same."""
 
     def with_runtime_at(self, place: int, size: int) -> Self:
-        """Return the same shape with another value for the run-time size at position `place`."""
+        """Return the same shape with a different run-time size at position `place`."""
         own = self.runtime_sizes
         return self.with_runtime(*own[:place], size, *own[place + 1 :])
 
@@ -59,7 +59,7 @@ class Problem(ABC):
 
     @property
     def runtime_sizes(self) -> tuple[int, ...]:
-        """The sizes that are passed to a kernel at launch."""
+        """The sizes passed to a kernel at launch."""
         values = self.values
         return tuple(int(values[name]) for name in self.operation.runtime)
 
@@ -70,12 +70,12 @@ class Problem(ABC):
 
     @property
     def at_runtime(self) -> str:
-        """The run-time sizes in the form for messages: `n = 8`, or `batch x m = 8 x 100` if there are several."""
+        """The run-time sizes as they appear in messages: `n = 8`, or `batch x m = 8 x 100` if there are several."""
         return f"{self.operation.runtime_name} = {by(self.runtime_sizes)}"
 
     @property
     def shape(self) -> tuple[tuple[str, Value], ...]:
-        """The sizes and words except the run-time sizes; one kernel serves all problems of the same shape."""
+        """All sizes and words except the run-time sizes. Problems of the same shape share their kernels."""
         return tuple(item for item in self.values.items() if item[0] not in self.operation.runtime)
 
     @property
@@ -88,7 +88,7 @@ class Problem(ABC):
         return next(array for array in self.arrays if array.name == name)
 
     def has(self, name: str) -> bool:
-        """Return whether the problem has an array with this name; some arrays of an operation are optional."""
+        """Return whether the problem has an array with this name. Some of an operation's arrays are optional."""
         return any(array.name == name for array in self.arrays)
 
     @property
@@ -98,7 +98,7 @@ class Problem(ABC):
 
     @property
     def filled(self) -> tuple[Array, ...]:
-        """The arrays whose content a kernel reads, including arrays that it changes."""
+        """The arrays that a kernel reads, including those that it changes."""
         return tuple(array for array in self.arrays if array.role in READ)
 
     @property
@@ -108,12 +108,12 @@ class Problem(ABC):
 
     @property
     def output(self) -> Array:
-        """The first of the arrays that a kernel computes."""
+        """The first array that a kernel computes."""
         return self.outputs[0]
 
     @property
     def dtype(self) -> str:
-        """The problem's storage type, which is the value of the word `dtype`."""
+        """The problem's storage type, which is the value of its word `dtype`."""
         return str(self.values["dtype"])
 
     @property
@@ -128,7 +128,7 @@ class Problem(ABC):
 
     @property
     def flops(self) -> int:
-        """The number of floating-point operations of the direct algorithm; a multiply-add counts as two."""
+        """How many floating-point operations the direct algorithm takes. A multiply-add counts as two."""
         return _evaluated(self.operation, self).flops
 
     @property
@@ -137,15 +137,17 @@ class Problem(ABC):
         return sum(array.size_bytes for array in self.arrays)
 
     def names(self) -> dict[str, Value]:
-        """Return the values that template expressions use, by name: sizes, words and the operation's derived values."""
+        """Return the values that template expressions can use, by name: sizes, words and the operation's derived
+        values.
+        """
         return dict(_evaluated(self.operation, self).names)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredProblem(Problem):
-    """A problem of an operation that has no typed record of its own.
+    """A problem of an operation without a typed record.
 
-    Raises StudyError if the sizes and words are not a valid problem of the operation.
+    Raises StudyError if the sizes and words don't make a valid problem.
     """
 
     operation: Operation = field(compare=False, repr=False)
@@ -189,7 +191,7 @@ class DeclaredProblem(Problem):
         return dict(self.given)
 
     def with_runtime(self, *sizes: int) -> DeclaredProblem:
-        """Return the same shape with other run-time sizes; omitted ones keep their values."""
+        """Return the same shape with other run-time sizes. Sizes that you omit stay the same."""
         values = {**self.values, **dict(zip(self.operation.runtime, sizes, strict=False))}
         return dataclasses.replace(self, given=tuple(values.items()))
 
@@ -206,8 +208,8 @@ class DeclaredProblem(Problem):
 class Conv2dProblem(Problem):
     """One conv2d forward pass: sizes, stride, padding, dilation, groups, storage type, layout and epilogue.
 
-    `templates/conv2d/operation.toml` declares the valid values and the derived ones; this record adds typed fields.
-    Raises StudyError if a size is out of range, the filter exceeds the padded input, or groups do not divide c and k.
+    Valid and derived values are declared in `templates/conv2d/operation.toml`; this record adds typed fields. Raises
+    StudyError if a size is out of range, if the filter exceeds the padded input, or if groups do not divide c and k.
     """
 
     n: int
@@ -304,9 +306,9 @@ P = TypeVar("P", bound=Problem)
 
 
 def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
-    """Create a problem of an operation from sizes and words; the operation's defaults replace missing values.
+    """Create a problem from sizes and words. Values that you leave out get the operation's defaults.
 
-    Raises StudyError for an unknown name, and if the values do not make a valid problem.
+    Raises StudyError for unknown names, and if the values don't make a valid problem.
     """
     values = declared.complete(given)
     if declared.name == CONV2D:
@@ -315,7 +317,9 @@ def make_problem(declared: Operation, given: Mapping[str, Value]) -> Problem:
 
 
 def valid_problems(problems: Iterable[Callable[[], P]]) -> Iterator[P]:
-    """Call each function and yield the problem that it makes, except problems that break a rule of their operation."""
+    """Call each function and yield the problem that it returns, skipping those that break one of their operation's
+    rules.
+    """
     for problem in problems:
         with suppress(StudyError):
             yield problem()
@@ -324,7 +328,7 @@ def valid_problems(problems: Iterable[Callable[[], P]]) -> Iterator[P]:
 def as_conv2d(problem: Problem, what: str) -> Conv2dProblem:
     """Return the problem as a `Conv2dProblem`.
 
-    Raises StudyError for a problem of any other operation; the message says that `what` supports only conv2d.
+    For problems of other operations, raises a StudyError saying that `what` supports only conv2d.
     """
     if isinstance(problem, Conv2dProblem):
         return problem
@@ -354,7 +358,9 @@ def _evaluated(declared: Operation, problem: Problem) -> _Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A problem, its name in a study, and how often the network runs it (the layer's weight in summaries)."""
+    """A problem with its name in a study and the number of times the network runs it, which is its weight in
+    summaries.
+    """
 
     name: str
     """name of the layer in the study"""

@@ -1,4 +1,4 @@
-"""Bundled files, in the wheel or in a checkout: templates, studies, and results of two kinds of GPU."""
+"""Bundled files, from the wheel or a checkout: templates, studies, and results from two kinds of GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDED = {
     "recorded-convolutions": "convolutions.db",
     "recorded-h100": "h100.db",
 }
-"""Name to file of each bundled results database; the last one is from an H100, the others are from H200s."""
+"""Maps each bundled results database's name to its file. The last one is from an H100, all others from H200s."""
 
 
 @cache
@@ -41,17 +41,17 @@ def cost_model_file() -> Path:
 
 
 def results_named(name: str | Path) -> Path:
-    """Return the path of a results database, given the name of a bundled one or a path."""
+    """Return the path of a results database, which is given as a path or as the name of a bundled one."""
     return recorded_database(str(name)) if str(name) in RECORDED else Path(name)
 
 
 def shown_results(database: Path) -> str:
-    """Return a results database's name for messages: the name of a bundled one, or else the path."""
+    """Return how messages refer to a results database: by name if it is bundled, or else by path."""
     return next((name for name in RECORDED if database == recorded_database(name)), str(database))
 
 
 def check_writable_results(database: Path) -> None:
-    """Raise StoreError if the path, in whatever form, leads to a bundled database."""
+    """Raise StoreError if the path leads to a bundled database, however it is written."""
     for name in RECORDED:
         file = recorded_database(name)
         if os.path.exists(database) and file.exists() and os.path.samefile(database, file):

@@ -23,7 +23,7 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
 }
 """Maps a study's `accuracy` to the accuracy classes that may win."""
 SAMPLERS = ("default", "random", "tpe")
-"""The values of a study's `sampler`: the project's own, random, and Optuna's; implemented in `search`."""
+"""The values of a study's `sampler`: the project's own, random, and Optuna's. They are implemented in `search`."""
 _SIXTEEN_BITS = ("fp16", "bf16")
 SPILL_LIMIT_BYTES = 1024  # on an H200, no kernel that spills more came within 40 % of its layer's best
 
@@ -50,7 +50,7 @@ class EndToEnd:
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """`[[technique]]`: a row of a ladder, one family with some of its parameters limited to a few values."""
+    """`[[technique]]`: a row of a ladder, which is a family with some of its parameters restricted to a few values."""
 
     name: str
     """name of the technique in the ladder"""
@@ -142,7 +142,9 @@ class Study:
 
     @property
     def shown(self) -> str:
-        """The study's name in messages: a shipped study's name, else its file, else its own name."""
+        """How messages refer to the study: by its name if it is bundled, or else by its file or, without one,
+        its name.
+        """
         if self.path is None:
             return self.name
         folder = shipped("studies")
@@ -150,17 +152,17 @@ class Study:
 
     @property
     def measurement_mode(self) -> str:
-        """How the study's kernels are verified and timed; part of the identity of each trial."""
+        """How the study's kernels are verified and timed. This is part of each trial's identity."""
         return self.measure.cache
 
     @property
     def certain_trials(self) -> int:
-        """Number of evaluations that each layer is certain to get; 0 if another limit may end the search earlier."""
+        """How many evaluations each layer is sure to get, or 0 if another limit may end the search earlier."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 
     def narrowed(self, technique: Technique) -> Study:
-        """Return the study limited to one technique's family, values and trials."""
+        """Return the study restricted to one technique's family, values and trials."""
         space = {technique.template: technique.space}
         return replace(self, templates=(technique.template,), space=space, trials=technique.trials or self.trials)
 
@@ -169,27 +171,27 @@ class Study:
         return admitted_classes(self.accuracy, problem.dtype)
 
     def informative(self, problem: Problem) -> tuple[str, ...]:
-        """Return the accuracy classes whose trials may warm-start a search of this problem.
+        """Return the accuracy classes whose trials may warm-start a search for this problem.
 
-        These are the admitted classes. If the study admits a 16-bit class, the class of the other 16-bit type is added,
-        because kernels treat both types alike.
+        These are the admitted classes. If the study admits one 16-bit class, the other type's class is added, because
+        kernels treat both types alike.
         """
         return informative_classes(self.accuracy, problem.dtype)
 
 
 def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
-    """Return the accuracy classes that may win in a study of this accuracy, on layers of a storage type."""
+    """Return the accuracy classes that may win in a study with this accuracy, on layers with this storage type."""
     return ADMITTED[accuracy or TYPES[dtype].accuracy]
 
 
 def informative_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
-    """Return what `Study.informative` returns for layers of a storage type."""
+    """Return what `Study.informative` returns for layers with this storage type."""
     admitted = admitted_classes(accuracy, dtype)
     return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Return the first layer of each distinct problem; its count is the sum over all layers with this problem."""
+    """Return the first layer of each distinct problem, with a count that sums up all layers with this problem."""
     found: dict[Problem, Layer] = {}
     for layer in layers:
         first = found.setdefault(layer.problem, replace(layer, count=0))
@@ -203,7 +205,7 @@ def operations_of(study: Study) -> tuple[Operation, ...]:
 
 
 def unadmitted(accuracy: str | None, dtype: str) -> str:
-    """Return the reason why no kernel can win on layers of a storage type in a study of this accuracy, or ""."""
+    """Return why no kernel can win on layers with this storage type in a study with this accuracy, or "" if one can."""
     own = TYPES[dtype].accuracy
     if accuracy is None or own in ADMITTED[accuracy]:
         return ""

@@ -1,4 +1,4 @@
-"""A study file: TOML -> `Study`."""
+"""Read study files: TOML -> `Study`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from autotune.toml_table import Table, did_you_mean, is_time, read_toml
 from autotune.trial import END_TO_END, Value
 
 FindOperation = Callable[[str], Operation]
-"""Returns an operation by its name. Raises TemplateError if it is unknown."""
+"""Returns the operation with a given name. Raises TemplateError if there is none."""
 NAME_CHARACTERS = 100
-"""Maximum length of the name of a study or a layer, because the files of an export contain both names."""
+"""Maximum length of a study's or layer's name, because exported files are named after both."""
 PAIRS = ("stride", "pad", "dilation")
-"""Keys of conv2d's layers that stand for two sizes: `stride` for stride_h and stride_w."""
+"""Keys of conv2d's layers that set two sizes: `stride` sets stride_h and stride_w."""
 _LAYER_KEYS = {"name", "op", "count"}
 VALUES = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
     *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
 )
-"""Keys of a study that are also fields of `Study`, in the order in which `study_writer` writes them."""
+"""Study keys that are also fields of `Study`, in the order in which `study_writer` writes them."""
 _STUDY_VALUES = {"name", "op", END_TO_END, *VALUES}
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}
@@ -38,7 +38,7 @@ _TECHNIQUE_KEYS = {"name", "template", "space", "report", "reported_ms", "report
 
 
 def shipped_study(name: str) -> Study:
-    """Load a bundled study, even if a file in the current folder has the same name."""
+    """Load a bundled study, even if there is a file with the same name in the current folder."""
     return load_study(shipped("studies") / f"{name}.toml")
 
 
@@ -52,7 +52,9 @@ def _shipped_files() -> list[Path]:
 
 
 def find_study(name: str) -> Path:
-    """Return the path of a study file: the given path, or a bundled study's. Raises StudyError if neither exists."""
+    """Return the path of a study file, given as a path or as the name of a bundled study. Raises StudyError if there is
+    none.
+    """
     path = Path(name)
     if os.path.isfile(path):  # False, not an error, for a name that no file can have
         return path
@@ -67,7 +69,7 @@ def find_study(name: str) -> Path:
 
 
 def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Read a study file, looking up its operations among the bundled ones, in `directories` and next to the file.
+    """Read a study file. Its operations may be bundled, in `directories`, or next to the file.
 
     Raises StudyError with the path, the line or dotted key, and the expected value.
     """
@@ -89,8 +91,8 @@ def load_study(path: str | Path, directories: Sequence[Path] = ()) -> Study:
 def parse_study(text: str, name: str, where: str = "", find: FindOperation = operation) -> Study:
     """Parse the text of a study file.
 
-    `name` is the study's default name, `where` names the file in messages, and `find` looks up operations. Keys of
-    earlier versions are accepted, because stored studies have them. Raises StudyError as `load_study` does.
+    `name` is the study's default name, `where` refers to the file in messages, and `find` looks up operations. Keys
+    from earlier versions are accepted, because stored studies contain them. Raises StudyError like `load_study`.
     """
     where = where or f"study {name}"
     table = read_toml(text, StudyError, where)
@@ -177,7 +179,7 @@ def _space(table: Table) -> Mapping[str, Mapping[str, tuple[Value, ...]]]:
 
 
 def _kept(params: Table) -> Mapping[str, tuple[Value, ...]]:
-    """Read the values that each parameter is limited to."""
+    """Read which values each parameter is restricted to."""
     narrowed: dict[str, tuple[Value, ...]] = {}
     for name, kept in params.content.items():
         items = kept if isinstance(kept, list) else [kept]
@@ -271,7 +273,7 @@ def _layers(study: Table, of_all: Operation, find: FindOperation) -> tuple[Layer
 
 
 def _operation(table: Table, otherwise: Operation, find: FindOperation) -> Operation:
-    """Return the operation that the table's `op` names; without `op`, return `otherwise`."""
+    """Return the operation given by the table's `op`, or `otherwise` if there is no `op`."""
     if "op" not in table:
         return otherwise
     try:
@@ -292,7 +294,7 @@ def _layer(table: Table, declared: Operation) -> Layer:
 
 
 def _allow(layer: Table, keys: Collection[str]) -> None:
-    """Reject keys that no layer has. For a key of the study the error says where it belongs."""
+    """Reject keys that layers don't have. If it is a key of the study, the error says where it belongs."""
     for key in layer.content:
         if key in _STUDY_VALUES and key not in keys:
             raise layer.error(key, f"{key} is a key of the study: put it above the first [[layer]]")
@@ -300,7 +302,7 @@ def _allow(layer: Table, keys: Collection[str]) -> None:
 
 
 def _given(table: Table, declared: Operation) -> dict[str, Value]:
-    """Read a layer's sizes and words by name; a pair such as `stride` is one number for both axes, or two numbers."""
+    """Read a layer's sizes and words by name. A pair such as `stride` is one number for both axes, or two numbers."""
     pairs = {pair: (f"{pair}_h", f"{pair}_w") for pair in PAIRS} if declared.name == CONV2D else {}
     of_pairs = {name for both in pairs.values() for name in both}
     sizes = {size.name: size for size in declared.sizes if size.name not in of_pairs}

@@ -1,4 +1,4 @@
-"""`Study` -> TOML: the file of a study that was built in Python or derived from another."""
+"""Write study files (`Study` -> TOML) for studies built in Python or derived from others."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def written(study: Study) -> Study:
-    """Return the study as if it were read from its file, text included. Raises StudyError as `load_study` does."""
+    """Return the study as if it had been read from its file, text included. Raises StudyError like `load_study`."""
     text = study_toml(study)
     return replace(parse_study(text, study.name, str(study.path or ""), known_to(study)), path=study.path)
 
 
 def known_to(study: Study) -> FindOperation:
-    """Return a function that finds the operations of the study's layers and the bundled ones."""
+    """Return a function that finds the operations used by the study's layers, and the bundled ones."""
     own = {layer.problem.operation.name: layer.problem.operation for layer in study.layers}
     return lambda name: own[name] if name in own else operation(name)
 
 
 def study_toml(study: Study) -> str:
-    """Return the text of a study file, without keys that have their default values."""
+    """Return the text of a study file, leaving out keys that have their default values."""
     lines = [f"name = {_toml(study.name)}"]
     lines += [f"{key} = {_toml(getattr(study, key))}" for key in VALUES if getattr(study, key) != _STUDY[key]]
     if study.end_to_end is not None:
@@ -65,7 +65,7 @@ def layer_toml(layer: Layer) -> Iterator[str]:
 
 
 def _given(problem: Problem) -> Iterator[str]:
-    """Yield a line for each key of a problem: its operation, sizes and words, except default values."""
+    """Yield a line for each key of a problem (its operation, sizes and words) that differs from the default."""
     values, declared = problem.values, problem.operation
     defaults = {
         **{size.name: size.default for size in declared.sizes},
@@ -96,5 +96,5 @@ def _key(name: str) -> str:
 
 
 def _toml(value: object) -> str:
-    """Format a value as TOML. The JSON form is valid TOML, except that JSON leaves one control character unescaped."""
+    """Format a value as TOML. This is its JSON form, except for one control character that JSON leaves unescaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

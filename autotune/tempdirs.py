@@ -1,4 +1,4 @@
-"""Temporary folders that are removed even if a signal ends the run or a process still writes into them."""
+"""Temporary folders that are removed even if a signal ends the run or a process is still writing into them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _created: set[str] = set()
-"""The folders that this process created and has not removed yet."""
+"""The folders that this process has created and not yet removed."""
 
 
 @contextmanager
 def temporary_folder() -> Iterator[str]:
-    """Yield a temporary folder that is removed after the block. Raises OSError if the folder cannot be created.
+    """Yield a temporary folder that is removed after the block. Raises OSError if it can't be created.
 
-    The name is recorded before the folder is created, so that `removing_leftovers` finds the folder even if a signal
-    ends the block at once.
+    Its name is recorded before it is created, so that `removing_leftovers` finds it even if a signal ends the block
+    immediately.
     """
     folder = os.path.join(tempfile.gettempdir(), f"autotune-{secrets.token_hex(8)}")
     _created.add(folder)
@@ -33,7 +33,7 @@ def temporary_folder() -> Iterator[str]:
 
 @contextmanager
 def removing_leftovers() -> Iterator[None]:
-    """At the end of the block, remove the folders created in the block that still exist, such as after a signal."""
+    """At the end of the block, remove any folders created in it that still exist, for example after a signal."""
     before = frozenset(_created)
     try:
         yield
@@ -44,7 +44,7 @@ def removing_leftovers() -> Iterator[None]:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder, even if dying processes still write into it."""
+    """Remove a folder, even if dying processes are still writing into it."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not os.path.lexists(folder):

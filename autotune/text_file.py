@@ -1,4 +1,4 @@
-"""Read a text file, such as a study or a template."""
+"""Read text files, such as studies and templates."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from autotune.errors import AutotuneError
 
 Raises = Callable[[str], AutotuneError]
-"""A function that creates the error for a kind of file from a message."""
+"""A function that turns a message into the error for a kind of file."""
 
 
 def read_text(path: Path, raises: Raises) -> str:
-    """Read a UTF-8 file; the text has `\\n` line ends and no byte order mark.
+    """Read a UTF-8 file and return it with `\n` line ends and no byte order mark.
 
-    Raises the error that `raises` creates if the file cannot be read or is not UTF-8.
+    If the file can't be read or isn't UTF-8, raises the error that `raises` returns.
     """
     try:
         return path.read_text(encoding="utf-8-sig")

@@ -1,6 +1,6 @@
-"""A table of a TOML or JSON file, read key by key; errors name the file, the dotted key, and what to write there.
+"""Read a table of a TOML or JSON file key by key. Errors give the file, the dotted key, and what to write there.
 
-`Table` reads study files, headers of templates and recorded search spaces; each kind of file has its own error class.
+`Table` is used for study files, template headers and recorded search spaces. Each kind of file has its own error class.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _MESSAGE_SHOWN = 400  # maximum characters of an error after the dotted key
 
 
 def is_whole(word: str, least: int, most: int) -> bool:
-    """Whether a word is an integer in a range, written in digits; Python refuses to parse very long ones."""
+    """Return whether a word is an integer in a range, written in digits (Python refuses to parse very long ones)."""
     return word.isascii() and word.isdecimal() and len(word) <= len(str(most)) and least <= int(word) <= most
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values by key. Every method raises the error of the file's kind for an invalid value."""
+    """Values by key. For an invalid value, every method raises the error class of this kind of file."""
 
     content: Mapping[str, object]
     raises: Raises
@@ -38,11 +38,11 @@ class Table:
     """dotted key of the table in the file; empty for the file itself"""
 
     def error(self, key: str, what: str) -> AutotuneError:
-        """Return an error about one key of this table."""
+        """Return an error about one of this table's keys."""
         return self.raises(f"{self.file}: {self.path(key)}: {shortened(what, _MESSAGE_SHOWN)}")
 
     def path(self, key: str) -> str:
-        """Return the dotted key in the file of a key of this table, for messages."""
+        """Return the dotted key, as seen from the whole file, of one of this table's keys."""
         return shortened(f"{self.key}.{key}" if self.key else key)
 
     def __contains__(self, key: str) -> bool:
@@ -53,13 +53,13 @@ class Table:
         return self.content.get(key, default)
 
     def allow(self, keys: Collection[str]) -> None:
-        """Raise an error for the first unknown key; the error suggests the most similar known key."""
+        """Raise an error for the first unknown key, suggesting the most similar known one."""
         for key in self.content:
             if key not in keys:
                 raise self.error(key, f"unknown key{did_you_mean(key, keys)}; known keys are {', '.join(sorted(keys))}")
 
     def require(self, keys: Iterable[str], what: str = "missing") -> None:
-        """Raise an error if the table lacks one of these keys."""
+        """Raise an error if one of these keys is missing."""
         for key in keys:
             if key not in self.content:
                 raise self.error(key, what)
@@ -67,7 +67,7 @@ class Table:
     # One value.
 
     def whole(self, key: str, default: int, *, least: int) -> int:
-        """Read a whole number of at least `least` that SQLite can store."""
+        """Read an integer that is at least `least` and that SQLite can store."""
         value = self.content.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, f"expected a whole number, got {value!r}")
@@ -85,7 +85,7 @@ class Table:
         return value
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Read a string or a list of strings; repeated strings are dropped."""
+        """Read a string or a list of strings, dropping duplicates."""
         value = self.content.get(key)
         several = value if isinstance(value, list) else [value]
         words = [word for word in several if isinstance(word, str)]
@@ -101,7 +101,7 @@ class Table:
         return value
 
     def fraction(self, key: str) -> float | None:
-        """Read a number between 0 and 1, both excluded; None if the key is absent."""
+        """Read a number between 0 and 1, exclusive, or None if the key is missing."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -110,7 +110,7 @@ class Table:
         return float(value)
 
     def seconds(self, key: str) -> float | None:
-        """Read a number of seconds above 0; None if the key is absent."""
+        """Read a positive number of seconds, or None if the key is missing."""
         value = self.content.get(key)
         if value is None:
             return None
@@ -121,11 +121,13 @@ class Table:
     # Tables and lists.
 
     def table(self, key: str, expected: str) -> Table:
-        """Read a table, empty if the key is absent; `expected` describes a valid value for the error."""
+        """Read a table, or return an empty one if the key is missing. `expected` describes a valid value in the
+        error.
+        """
         return self.below(key, self.content.get(key, {}), expected)
 
     def tables(self, key: str, expected: str, *, label: str = "") -> tuple[Table, ...]:
-        """Read a list of tables. Errors name each one `key[index]`, followed by its value of `label` in parentheses."""
+        """Read a list of tables. Errors refer to each one as `key[index]`, followed by its `label` in parentheses."""
         value = self.content.get(key, [])
         if not isinstance(value, list):
             raise self.error(key, expected)
@@ -138,17 +140,17 @@ class Table:
         return tuple(found)
 
     def below(self, key: str, value: object, expected: str) -> Table:
-        """Return a value as a table beneath this one."""
+        """Return a value as a table nested in this one."""
         if not isinstance(value, Mapping):
             raise self.error(key, expected)
         return Table(value, self.raises, self.file, self.path(key))
 
     def entry(self, key: str, value: object) -> Table:
-        """Return a value of a JSON file as a table beneath this one."""
+        """Return a value from a JSON file as a table nested in this one."""
         return self.below(key, value, f"expected an object, found {_json_words(value)}")
 
     def array(self, key: str) -> Sequence[object]:
-        """Read a list of a JSON file."""
+        """Read a list from a JSON file."""
         value = self.content.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise self.error(key, f"expected an array, found {_json_words(value)}")
@@ -156,7 +158,9 @@ class Table:
 
 
 def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: int = 0) -> Table:
-    """Parse a TOML text. For a part of a file, `what` names the part and `first` is the number of lines before it."""
+    """Parse TOML text. If it is only part of a file, `what` describes that part and `first` counts the lines
+    before it.
+    """
     try:
         return Table(tomllib.loads(text), raises, file)
     except tomllib.TOMLDecodeError as error:
@@ -165,13 +169,13 @@ def read_toml(text: str, raises: Raises, file: str, *, what: str = "", first: in
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Suggest the most similar allowed word, in parentheses; empty if no word is similar."""
+    """Suggest the most similar allowed word, in parentheses, or return "" if none is similar."""
     close = difflib.get_close_matches(word, list(allowed), 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def is_time(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number above 0 that fits into a float."""
+    """Return whether a value is a positive number that fits into a float."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
 
 

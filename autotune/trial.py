@@ -1,6 +1,6 @@
-"""Records of the result of one config: Config, Outcome, Resources, Timing, Trial and KernelProfile.
+"""The result of one config: Config, Outcome, Resources, Timing, Trial and KernelProfile.
 
-The worker returns these records, the store keeps them, and the search learns from them.
+Workers return these records, the store keeps them, and the search learns from them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from enum import StrEnum
 from typing import Literal
 
 Value = int | str | bool
-"""The value of one template parameter."""
+"""The value of a template parameter."""
 
 Launching = Literal["stream", "graph"]
 """How timed passes reach the device: launched one by one, or replayed from a recorded graph without launch gaps."""
 
 
 class Outcome(StrEnum):
-    """How a trial ended; `running` while it has not."""
+    """How a trial ended, or `running` if it hasn't."""
 
     RUNNING = "running"
     CORRECT = "correct"
@@ -31,15 +31,15 @@ class Outcome(StrEnum):
 
 
 END_TO_END = "end_to_end"
-"""The measurement mode of trials timed from host memory to host memory, and the template of their configs."""
+"""The measurement mode of trials timed from host memory to host memory, and the template in their configs."""
 
 ACCURACY_CLASSES = ("fp64", "fp32", "fp32-3xtf32", "tf32", "fp16", "fp16-acc16", "bf16")
-"""The accuracy class of a kernel's arithmetic; `verify` has the error bound of each."""
+"""The accuracy classes of a kernel's arithmetic. Their error bounds are in `verify`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A template's name and one value for each of its parameters, in the header's order."""
+    """A template's name and a value for each of its parameters, in the header's order."""
 
     template: str
     """the family's name"""
@@ -66,7 +66,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources of a kernel as reported by the compiler; the maximum over a source's stages."""
+    """A kernel's resources as reported by the compiler: the maximum over all stages."""
 
     registers: int = 0
     """registers per thread"""
@@ -80,7 +80,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Samples of one kernel's forward pass on a device, in the order taken, microseconds."""
+    """Samples of a kernel's forward pass on a device, in microseconds and in the order in which they were taken."""
 
     samples_us: tuple[float, ...]
     """time of one forward pass in each sample, microseconds"""
@@ -112,17 +112,17 @@ LEAST, MOST = 1e-30, 1e30
 """Limits of a time in microseconds or a rate per second: far beyond real values, and finite when added up."""
 
 LONG_US = 200.0
-"""Microseconds; for passes at least this long, launching one by one and replaying from a graph are equivalent."""
+"""Microseconds. For passes at least this long, launching one by one makes no difference to replaying a graph."""
 
 
 def comparable(first: Timing, second: Timing) -> bool:
-    """Whether two timings are comparable: launched in the same way, or both at least LONG_US."""
+    """Return whether two timings can be compared: both were launched in the same way, or both are at least LONG_US."""
     return first.launch == second.launch or min(first.median_us, second.median_us) >= LONG_US
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorStats:
-    """The deviation of an output from the float64 reference."""
+    """How far an output deviates from the float64 reference."""
 
     over_bound: float
     """largest |y - ref| / bound over all outputs; at most 1 when correct"""
@@ -135,7 +135,7 @@ class ErrorStats:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The time of a trial's phases, microseconds of wall clock."""
+    """How long each phase of a trial took, in microseconds of wall-clock time."""
 
     render_us: float = 0.0
     """rendering the source"""
@@ -149,13 +149,13 @@ class Phases:
     """timing"""
 
     def __add__(self, later: Phases) -> Phases:
-        """Add up the phases of two steps of one trial."""
+        """Add up the phases of two steps of the same trial."""
         return Phases(*(getattr(self, field.name) + getattr(later, field.name) for field in fields(Phases)))
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of running one verified kernel."""
+    """The result of running a verified kernel."""
 
     timing: Timing
     """timing of the verified kernel"""
@@ -189,7 +189,7 @@ class EndToEndParts:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One config and its result."""
+    """A config and its result."""
 
     number: int
     """position in its tuning target's history, from 0; seeds the ask that proposed it"""
@@ -222,23 +222,23 @@ class Trial:
 
     @property
     def compiled(self) -> bool:
-        """Whether the trial cost one evaluation of the budget."""
+        """Whether the trial used up one of the budget's evaluations."""
         return self.source_hash is not None and self.outcome != Outcome.RUNNING
 
     @property
     def over_bound(self) -> float | None:
-        """The largest error divided by the error bound; None if not measured."""
+        """The largest error divided by the error bound, or None if it wasn't measured."""
         return self.error.over_bound if self.error else None
 
     @property
     def median_us(self) -> float | None:
-        """The measured median of a correct trial, else None."""
+        """The median time of a correct trial, or None."""
         return self.timing.median_us if self.outcome == Outcome.CORRECT and self.timing else None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """The profiler's counters for one launch; None if the device has no such counter. Fractions are from 0 to 1."""
+    """The profiler's counters for one launch, or None where the device lacks a counter. Fractions are from 0 to 1."""
 
     tool: str
     """name and version of the profiler"""

@@ -28,10 +28,10 @@ def best(
 ) -> tuple[BestRow, ...]:
     """Return the best kernel of each layer, device and accuracy class.
 
-    `what` is a study, a study file or name, `study.layer`, a layer's name, or a problem, whatever its layers are
-    called; None selects everything. With `device` (cuda:N, host, null, or a part of a recorded device's name) only
-    kernels for this device are returned, and `match` says how well each kernel's device matches. The result is empty if
-    no kernel is found. Raises StoreError, DeviceError and StudyError.
+    `what` is a study (an object, file or name), `study.layer`, a layer's name, or a problem, whatever its layers are
+    called; None selects everything. With `device` (cuda:N, host, null, or part of a recorded device's name), only
+    kernels for this device are returned, and `match` says how well the device of each kernel matches. If nothing is
+    found, the result is empty. Raises StoreError, DeviceError and StudyError.
     """
     from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
@@ -43,7 +43,7 @@ def best(
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:
-    """Return a device of this machine, or a recorded device. Raises DeviceError unless exactly one device matches."""
+    """Return a device of this machine or a recorded one. Raises DeviceError unless exactly one device matches."""
     try:
         parse_device(name)
     except DeviceError:
@@ -63,7 +63,7 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
 
 
 def recorded_named(name: str, recorded: Sequence[DeviceInfo]) -> Sequence[DeviceInfo]:
-    """Return the recorded devices whose name is or contains `name`. Raises DeviceError if there is none."""
+    """Return the recorded devices whose name contains `name`. Raises DeviceError if there are none."""
     matching = devices_named(name, recorded)
     if not matching:
         names = ", ".join(dict.fromkeys(info.name for info in recorded)) or "none"
@@ -72,10 +72,10 @@ def recorded_named(name: str, recorded: Sequence[DeviceInfo]) -> Sequence[Device
 
 
 def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: None) -> Sequence[DeviceInfo] | None:
-    """Return the recorded devices that `device` names, or None for all devices.
+    """Return the recorded devices that `device` refers to, or None for all devices.
 
-    `device` is cuda:N, a kind (cuda, host, null, replay), or a part of a recorded device's name. Raises DeviceError if
-    no recorded device has this name.
+    `device` is cuda:N, a kind (cuda, host, null, replay), or part of a recorded device's name. Raises DeviceError if no
+    recorded device matches.
     """
     if device is None:
         return None
@@ -88,7 +88,7 @@ def devices_asked(store: Store, device: str | None, *, say: Say = lambda *_: Non
 
 
 def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
-    """Read the dispatcher that is stored in a row. Raises StoreError if it cannot be read."""
+    """Read the dispatcher stored in a row. Raises StoreError if it can't be read."""
     from autotune.dispatch.dispatcher import Dispatcher
 
     try:
@@ -100,10 +100,10 @@ def dispatcher_of(store: Store, made: DispatcherRow) -> Dispatcher:
 def latest_dispatchers(
     store: Store, layers: Iterable[Layer], devices: Sequence[DeviceInfo] | None = None, study: str | None = None
 ) -> list[DispatcherRow]:
-    """Return the latest dispatcher of each of these devices, or of every device, newest first.
+    """Return the latest dispatcher for each of these devices, or for every device, newest first.
 
-    Dispatchers that were built with held-out layers are excluded. `layers` are the layers that the caller asks about.
-    Raises StoreError if there is no dispatcher, and StudyError if a layer is not a conv2d.
+    Dispatchers built with held-out layers are excluded. `layers` are the layers that the caller is interested in.
+    Raises StoreError if there is no dispatcher, and StudyError if one of the layers isn't a conv2d.
     """
     for layer in layers:
         as_conv2d(layer.problem, "a dispatcher")

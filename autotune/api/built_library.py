@@ -1,4 +1,4 @@
-"""Build libraries for immediate use, without sources or a proof, from recorded and predicted kernels of a study."""
+"""Build libraries for immediate use, without sources or a proof, from a study's recorded and predicted kernels."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from autotune.tempdirs import temporary_folder
 
 
 def main() -> None:
-    """Build libraries for the process that runs `python -m autotune.api.built_library DEVICE DB`.
+    """Build libraries on behalf of the process that runs `python -m autotune.api.built_library DEVICE DB`.
 
     Each line of standard input contains a study and a folder as JSON. The process fails if the last request fails.
-    Everything else, including the families of conv2d, which most networks need, is read before the first request.
+    Everything else is read before the first request, including the families of conv2d, which most networks need.
     """
     device, db = sys.argv[1:]
     try:
@@ -55,10 +55,11 @@ def main() -> None:
 
 
 def build_untuned(study: Study, results: Results, out: Path) -> None:
-    """Choose kernels as an untuned export does and write the libraries to a folder; all cores compile meanwhile.
+    """Choose kernels as in an untuned export and write the libraries to a folder, compiling on all cores in the
+    meantime.
 
-    The folder gets a `libOPERATION.so` for each operation and the file ORIGINS. Kernels that were compiled earlier come
-    from the cache. Raises ToolchainError if there is no C++ compiler, StoreError if no layer gets a kernel, and
+    The folder gets a `libOPERATION.so` for each operation, and the file ORIGINS. Kernels that have been compiled before
+    come from the cache. Raises ToolchainError if there is no C++ compiler, StoreError if no layer gets a kernel, and
     BuildError.
     """
     cxx = find_cxx()  # nvcc also needs a C++ compiler, but reports a missing one less clearly
@@ -90,8 +91,8 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
 def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
     """Return the largest relative errors of a result and of a single product.
 
-    The error of a sum of products is relative to the sum of their magnitudes; the error of any other result is relative
-    to its tolerance.
+    The error of a sum of products is relative to the sum of their magnitudes. Any other error is relative to the
+    tolerance.
     """
     source, problem = kernel.source, kernel.problem
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
@@ -99,7 +100,7 @@ def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
 
 
 def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path, cxx: Path) -> None:
-    """Link and write the library of each operation. The operations run in parallel, because linking takes seconds."""
+    """Link and write each operation's library, in parallel, because linking takes seconds."""
     operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
     for kernel, binary in compiled:
         operations.setdefault(kernel.problem.operation.name, []).append((kernel, binary))

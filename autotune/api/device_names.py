@@ -1,4 +1,4 @@
-"""Open the evaluator of a device by name, for the command line and for `autotune.tune`."""
+"""Open a device's evaluator by name, for the command line and for `autotune.tune`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autotune.evaluation.null import NullEvaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
 
 Say = Callable[[DeviceInfo, str, str], None]
-"""Called with the chosen device, its name, and the reason for choosing it."""
+"""Called with the chosen device, its name, and why it was chosen."""
 Warn = Callable[[str], None]
-"""Called with a message if other programs use the device, which makes measured times unreliable."""
+"""Called with a message if other programs are using the device, which makes measured times unreliable."""
 
 
 def evaluator_of(
@@ -31,7 +31,7 @@ def evaluator_of(
     say: Say = lambda *_: None,
     warn: Warn = lambda *_: None,
 ) -> Evaluator:
-    """Open the evaluator of a named device; without a name, of the first CUDA device, or else of the host.
+    """Open the evaluator of the named device or, without a name, of the first CUDA device or else the host.
 
     `deadlines` apply to devices that run kernels. Raises DeviceError if there is no such device, and ToolchainError if
     the host has no compiler.
@@ -73,17 +73,18 @@ def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
 
 
 def device_names(name: str) -> list[str]:
-    """Return the devices that a word names: `all` GPUs, or several devices separated by commas.
+    """Return the devices that a word refers to: `all` GPUs, or several devices separated by commas.
 
-    Raises DeviceError if `all` finds no GPU.
+    Raises DeviceError if the word is `all` and there is no GPU.
     """
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
 
 
 def devices_of_workers(count: int, name: str | None) -> list[str | None]:
-    """Return a device for each cluster worker on this machine. Two workers on one GPU would disturb each other's times.
+    """Return a device for each cluster worker on this machine, so that no two workers disturb each other's times on one
+    GPU.
 
-    All workers open the same device if no GPU is named or found. Raises DeviceError if there are fewer GPUs than
+    If no GPU is named or found, all workers open the same device. Raises DeviceError if there are fewer GPUs than
     workers.
     """
     try:

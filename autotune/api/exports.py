@@ -43,7 +43,7 @@ class ExportResult:
     left_out: Mapping[str, str]
     """layers of the study that the library does not support, each with the reason"""
     edited: tuple[Path, ...]
-    """files of an earlier export that were kept because somebody edited them"""
+    """files from an earlier export that were kept because somebody had edited them"""
     proof: tuple[str, ...] = ()
     """output of building and testing the folder, as in proof.txt; empty with `proof=False`"""
 
@@ -66,19 +66,19 @@ def export(
     templates: Sequence[str | Path] = (),
     proof: bool = True,
 ) -> ExportResult:
-    """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test the library.
+    """Write the best kernel of each layer of a study, or of one layer, as a library; then build and test it.
 
-    `device` (cuda, host, null, replay, or a part of a recorded device's name) selects the device on which the kernels
-    were tuned. `layers` and `op` (the name of an operation) select layers; an export contains kernels of only one
-    operation. `accuracy` selects kernels of one accuracy class. `admit` selects the fastest kernel that a study with
-    this accuracy admits. With `dispatcher` the export contains the kernels that the study's dispatcher chooses. With
-    `untuned` layers without results get the config that the cost model predicts to be fastest, and `db` need not exist.
-    `archs` are compute capabilities times ten; the default is the compute capability of the device. `templates` are
-    folders that contain a folder for each operation.
+    `device` (cuda, host, null, replay, or part of a recorded device's name) is the device on which the kernels were
+    tuned. `layers` and `op` (an operation's name) select layers; an export contains kernels of only one operation.
+    `accuracy` selects kernels of one accuracy class, and `admit` the fastest kernel that a study with this accuracy
+    admits. With `dispatcher`, the export contains the kernels chosen by the study's dispatcher. With `untuned`, layers
+    without results get the config that the cost model predicts to be fastest, and `db` need not exist. `archs` are
+    compute capabilities times ten, by default the device's own. `templates` are folders that contain a folder for each
+    operation.
 
-    Raises StoreError if there is nothing to export or the folder cannot be written, DeviceError if the database has no
-    results of the device, ProofFailed (an AutotuneError) if the library is wrong or slower than the tuned kernels, and
-    ToolchainError if the library cannot be built.
+    Raises StoreError if there is nothing to export or the folder can't be written, DeviceError if the database has no
+    results from the device, ProofFailed (an AutotuneError) if the library is wrong or slower than the tuned kernels,
+    and ToolchainError if the library can't be built.
     """
     written = write_export(
         what,
@@ -98,7 +98,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Which kernels of a study or layer to export. Raises AutotuneError for contradictory options."""
+    """Which kernels of a study or layer to export. Raises AutotuneError if options contradict each other."""
 
     device: str | None = None
     """the device that the kernels were tuned on: a kind, or a part of a recorded device's name"""
@@ -126,7 +126,7 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class WrittenExport:
-    """A written export that has not been proven yet."""
+    """An export that has been written but not yet proven."""
 
     exported: Exported
     left_out: Mapping[str, str]
@@ -157,7 +157,7 @@ def write_export(
 ) -> WrittenExport:
     """Choose the kernels and write their folder.
 
-    `say` is called with the chosen device. Raises the errors of `export`.
+    `say` is called with the chosen device. Raises the same errors as `export`.
     """
     made_of = images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None
     if request.untuned:
@@ -193,7 +193,7 @@ def _write_untuned(
     templates: Sequence[Path],
     say: Say,
 ) -> WrittenExport:
-    """Write recorded kernels for layers of a study, and predicted kernels for layers without a recorded one."""
+    """Write a study's recorded kernels, and predicted ones for layers without any."""
     study = as_study(what, db, templates)
     operations = operations_of(study)
     families = load_templates(templates, operations, of={each.name for each in operations})
@@ -231,7 +231,7 @@ def _selected(
 
 
 def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[DeviceInfo] | None) -> Sequence[BestRow]:
-    """Return the best kernels of one GPU, and kernels of other devices for layers without a kernel on the GPU.
+    """Return the best kernels for one GPU and, for layers that have none, kernels from other devices.
 
     If several kernels would get the same file name, only the first one is returned.
     """
@@ -259,9 +259,9 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
 
 
 def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[BestRow]:
-    """Return each layer's fastest kernel of these accuracy classes.
+    """Return each layer's fastest kernel in these accuracy classes.
 
-    Only kernels in the measurement mode of the layer's first kernel are compared.
+    Only kernels in the same measurement mode as the layer's first one are compared.
     """
     layers: dict[str, list[BestRow]] = {}
     for row in rows:
@@ -277,7 +277,7 @@ def _fastest(rows: Sequence[BestRow], classes: Collection[str]) -> Sequence[Best
 
 
 def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layers: Sequence[str]) -> _Selection:
-    """Return the trials of a dispatcher's kernels for these layers, and the layers that have no such trial."""
+    """Return the trials behind a dispatcher's kernels for these layers, and the layers without such a trial."""
     configs = {kernel.name: kernel.config for kernel in dispatcher.all_kernels}
     rows, left_out = [], {}
     for one in (layer for layer in made.layers if matches(f"{made.study}.{layer.layer.name}", layers)):
@@ -301,9 +301,10 @@ def _dispatched(store: Store, made: DispatcherRow, dispatcher: Dispatcher, layer
 
 
 def proof_of(written: WrittenExport, *, stage: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Prove a folder on the first CUDA device if the library supports it, otherwise on the CPU; yield lines of output.
+    """Prove a folder on the first CUDA device, or on the CPU if the library doesn't support it, and yield lines of
+    output.
 
-    `stage` is called when a stage of the proof begins.
+    `stage` is called at the beginning of each stage of the proof.
     """
     exported = written.exported
     with ExitStack() as opened:

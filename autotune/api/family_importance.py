@@ -1,4 +1,4 @@
-"""`autotune.importance`: which parameters of a family affect the times of a layer's kernels."""
+"""`autotune.importance`: which of a family's parameters affect the times of a layer's kernels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FamilyImportance:
 
 
 def importance_of(trials: FamilyTrials) -> Importance | None:
-    """Compute the importance of a family's parameters; None if the family has too few correct trials."""
+    """Compute how important a family's parameters are, or return None if it has too few correct trials."""
     from autotune.search.importance import importance as importance_in
 
     return importance_in(trials.params, [(row.trial.config, row.median_us) for row in trials.rows if row.median_us])
@@ -49,11 +49,11 @@ def importance(
     layers: Collection[str] = (),
     say: Say = lambda *_: None,
 ) -> tuple[FamilyImportance, ...]:
-    """Return the importance of parameters for each layer of a study, or for one layer.
+    """Return how important parameters are for each layer of a study, or for a single layer.
 
-    Each family with at least 20 correct trials gets an entry. `device` (a part of a recorded name), `families` and
-    `layers` restrict the result. `say` is called if `device` names a device of this machine. Raises StoreError if there
-    are no such trials, and DeviceError if the database has no trials of the device.
+    Each family with at least 20 correct trials gets an entry. `device` (part of a recorded name), `families` and
+    `layers` restrict the result. `say` is called if `device` refers to a device of this machine. Raises StoreError if
+    there are no such trials, and DeviceError if the database has none from the device.
     """
     from autotune.replay.recorded_trials import device_words, families_of, measured_rows
     from autotune.store import Store

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C in a run that measures: the first asks for an orderly end, the second ends the run at once."""
+"""Handle Ctrl-C while measuring. The first one asks for an orderly end, and the second one ends the run immediately."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from types import FrameType
 
 @contextmanager
 def orderly_interrupts(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C was pressed; a second Ctrl-C has its normal effect.
+    """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C has its usual effect.
 
-    Python handles signals only in the main thread, so in other threads Ctrl-C keeps its normal effect. If SIGINT was
+    Python handles signals only in the main thread, so Ctrl-C has its usual effect in all other threads. If SIGINT was
     ignored, it stays ignored.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

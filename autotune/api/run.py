@@ -1,4 +1,4 @@
-"""Open the device and the database of a run that measures a study, lock the study, and handle Ctrl-C."""
+"""Prepare a run that measures a study: open the device and the database, lock the study, and handle Ctrl-C."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Stopping = AbstractContextManager[Callable[[], bool]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """How a run reports to the command or function that started it, and how Ctrl-C stops the run."""
+    """How a run reports to the command or function that started it, and how Ctrl-C stops it."""
 
     wait: Callable[[Store, bool], None]
     """called repeatedly while another process measures the study into this database; the argument is whether the user
@@ -46,7 +46,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """The open device and database of a run, and the functions that connect the run to its caller."""
+    """A run's open device and database, and the functions that connect it to its caller."""
 
     evaluator: Evaluator
     store: Store
@@ -67,10 +67,10 @@ def open_run(
     on_results: bool = False,
     check: Callable[[DeviceInfo], object] = lambda _: None,
 ) -> Iterator[OpenRun]:
-    """Open the device, then the database, then wait until no other process measures the study.
+    """Open the device and then the database, and wait until no other process is measuring the study.
 
-    With `on_results` the database must already contain results. `check` raises an error for a device that the run
-    cannot use. Nothing is written until both checks have passed.
+    With `on_results`, the database must already contain results. `check` raises an error for a device that the run
+    can't use. Nothing is written until both checks have passed.
     """
     check_writable_results(path_of(db))
     if jobs is not None and jobs < 1:
@@ -90,7 +90,7 @@ def open_run(
 
 
 def check_baselines(finals: FinalsPlan, info: DeviceInfo) -> None:
-    """Raise DeviceError or ToolchainError if the device cannot time the libraries that the finals compare with."""
+    """Raise DeviceError or ToolchainError if the device can't time the libraries used as rivals in the finals."""
     if not finals.libraries:
         return
     if not info.can.gpu:
@@ -108,10 +108,10 @@ _ADVICE = "set XDG_CACHE_HOME to a folder that can be"
 def acquire_study_lock(store: Store, study: Study, info: DeviceInfo, waits: Callable[[], None]) -> Iterator[None]:
     """Wait while another process tunes the same study on the same device into the same database.
 
-    Two concurrent runs of one study would propose the same configs under the same trial numbers. The later run finds
-    the trials finished when it gets the lock. The lock is a lock on a file in the cache folder, and ends with the
-    process. `waits` is called before every further attempt, and may raise to give up. Raises StoreError if the folder
-    cannot be written.
+    Two concurrent runs of one study would propose the same configs under the same trial numbers. When the later run
+    gets the lock, it finds the trials already finished. The lock is on a file in the cache folder and ends with the
+    process. `waits` is called before each further attempt, and may raise an exception to give up. Raises StoreError if
+    the folder can't be written.
     """
     owned = (store.path.resolve(), study.name, info.identity)
     name = hashlib.sha256(repr(owned).encode()).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""Plan a run: read a study, apply the overrides, and check the study against its families."""
+"""Plan a run: read a study, apply the overrides, and check it against its families."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Values that replace the values of a study; None keeps the value of the study."""
+    """Values that override those of a study. None keeps the study's value."""
 
     templates: tuple[str, ...] | None = None
     """the families to search"""
@@ -41,18 +41,18 @@ class Overrides:
     warm_start: bool | None = None
 
     def of(self, study: Study) -> Study:
-        """Return the study with the overrides applied."""
+        """Return the study with these overrides applied."""
         overrides = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(study, **{name: value for name, value in overrides.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A study whose families exist and support the study."""
+    """A study whose families exist and support it."""
 
     study: Study
     layers: tuple[Layer, ...]
-    """the layers to tune: all layers of the study or some of them"""
+    """the layers to tune, which may be all or some of the study's layers"""
     families: Mapping[str, KernelTemplate]
     finals: FinalsPlan = PLAIN_FINALS
     fresh: bool = False
@@ -75,10 +75,10 @@ def plan_run(
     finals_s: float | None = None,
     fresh: bool = False,
 ) -> RunPlan:
-    """Read a study, apply the overrides, and check the study against its families, including families in `folders`.
+    """Read a study, apply the overrides, and check it against its families, including those in `folders`.
 
-    No device is opened. The database is opened only to read the text and the layers of a stored study. Warns
-    (StoreWarning) if the database has trials of layers that the study no longer has, unless the run starts over. Raises
+    No device is opened, and the database is opened only to read a stored study's text and layers. Warns (StoreWarning)
+    if the database has trials of layers that the study no longer contains, unless the run starts over. Raises
     StudyError, TemplateError and DeviceError.
     """
     planned = as_study(study, db, folders)
@@ -95,7 +95,7 @@ def plan_run(
 
 
 def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
-    """Return the study's layers with these names, or all layers if no name is given.
+    """Return the study's layers with these names, or all of them if there are no names.
 
     Raises StudyError for an unknown name.
     """
@@ -108,7 +108,7 @@ def layers_named(study: Study, names: Sequence[str]) -> tuple[Layer, ...]:
 
 
 def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
-    """Raise StudyError if a study names an unknown family, parameter, value or sampler."""
+    """Raise StudyError if a study refers to an unknown family, parameter, value or sampler."""
     named: list[tuple[str, str, Mapping[str, Sequence[Value]]]] = [
         *((study.shown, name, {}) for name in study.templates or ()),
         *((study.shown, name, kept) for name, kept in (study.space or {}).items()),
@@ -128,10 +128,10 @@ def check_study(study: Study, families: Mapping[str, KernelTemplate]) -> None:
 
 
 def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) -> FinalsPlan:
-    """Return the settings of the finals.
+    """Return the settings for the finals.
 
-    Raises DeviceError for an unknown library, and StudyError for a library without kernels for these operations.
-    `api.run.check_baselines` checks the device.
+    Raises DeviceError for an unknown library, and StudyError for one that has no kernels for these operations. The
+    device is checked later, in `api.run.check_baselines`.
     """
     if unknown := [name for name in baselines if name not in BASELINES]:
         raise DeviceError(f"--baseline {unknown[0]}: expected one of {', '.join(BASELINES)}")
@@ -148,9 +148,10 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) ->
 
 
 def _warn_dropped_layers(study: Study, db: str | Path) -> None:
-    """Warn (StoreWarning) about layers that have trials under the study's name but are no longer in the study.
+    """Warn (StoreWarning) about layers that have trials under the study's name but are no longer part of it.
 
-    If no stored layer is in the study, the stored study is a different one, and the store refuses the name.
+    If the study contains none of the stored layers, the stored study is a different one, and the store refuses the
+    name.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
     stored = _stored_layers(study.name, db)
@@ -166,7 +167,7 @@ def _warn_dropped_layers(study: Study, db: str | Path) -> None:
 
 
 def _stored_layers(name: str, db: str | Path) -> tuple[LayerRow, ...]:
-    """Return the stored layers of a study; empty if the study is not in the database."""
+    """Return a study's stored layers, or nothing if the database doesn't contain the study."""
     from autotune.store import Store, has_results
 
     if not has_results(db):

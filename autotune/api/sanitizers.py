@@ -1,4 +1,4 @@
-"""Choose a sanitizer: compute-sanitizer for the first CUDA device, or else the sanitizer of the host."""
+"""Choose a sanitizer: compute-sanitizer for the first CUDA device, or else the host's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def open_sanitizer(
     logs: Path | None = None,
     say: Callable[[str, str], None] = lambda *_: None,
 ) -> Sanitizer:
-    """Open the sanitizer of a device; by default of the first CUDA device, or of the host if there is none.
+    """Open a device's sanitizer, by default that of the first CUDA device, or of the host if there is none.
 
-    If the default is the host, `say` is called with `host:check` and the reason. `tools` are tools of
-    compute-sanitizer; empty means all tools. Raises ToolchainError if compute-sanitizer or AddressSanitizer is not
-    installed, and DeviceError for a device that no sanitizer, or none of the tools, supports.
+    If the host is used by default, `say` is called with `host:check` and the reason. `tools` are compute-sanitizer's
+    tools; empty means all of them. Raises ToolchainError if compute-sanitizer or AddressSanitizer isn't installed, and
+    DeviceError for a device that none of the sanitizers or tools supports.
     """
     if device is None:
         try:
@@ -66,10 +66,10 @@ def _on_gpu(
 
 
 def sanitizer_here(jobs: int, *, gpu: bool) -> tuple[Sanitizer | str, str]:
-    """Return the sanitizer of this machine, and a message that says which checks will not run and why.
+    """Return this machine's sanitizer, and a message that says which checks will not run and why.
 
-    With `gpu` the sanitizer is compute-sanitizer, if it is installed. Without AddressSanitizer an error message is
-    returned instead of a sanitizer. Raises ToolchainError if there is no C++ compiler.
+    With `gpu`, it is compute-sanitizer, if that is installed. Without AddressSanitizer, an error message is returned
+    instead of a sanitizer. Raises ToolchainError if there is no C++ compiler.
     """
     why = "this machine has no CUDA device"
     if gpu:

@@ -1,4 +1,4 @@
-"""Write the folder of a small working operation, as a starting point for users."""
+"""Create the folder of a small working operation as a starting point for users."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FILES = {
 
 
 def new_operation(name: str, directory: Path = Path()) -> tuple[Path, ...]:
-    """Write a folder with a new operation, and a study file next to the folder; return the written files.
+    """Write a folder with a new operation and, next to it, a study file; return the written files.
 
-    Raises TemplateError for a name that is invalid or taken, and StoreError if the files cannot be written.
+    Raises TemplateError if the name is invalid or taken, and StoreError if the files can't be written.
     """
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
         raise TemplateError(

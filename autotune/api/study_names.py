@@ -1,4 +1,4 @@
-"""Find a study: a `Study` built in Python, a file, or the name of a shipped or stored study."""
+"""Find a study: a `Study` built in Python, a file, or the name of a bundled or stored study."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Return a study in the form in which its file would declare it.
+    """Return a study in the form that its file would have.
 
-    A study built in Python is checked and gets a text. Operations are searched for among the bundled ones, in
-    `directories`, and next to the study file. Raises StudyError.
+    A study built in Python is checked and gets a text. Its operations may be bundled, in `directories`, or next to the
+    study file. Raises StudyError.
     """
     if not isinstance(study, Study):
         return study_named(str(study), db, directories)
@@ -33,10 +33,10 @@ def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Pa
 
 
 def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Return the study of a file, a shipped study, or a stored study with this name.
+    """Return a study given as a file or as the name of a bundled or stored study.
 
-    Operations are searched for among the bundled ones, in `directories`, and next to the study file (for a stored
-    study, in the current folder). Raises StudyError if there is no such study.
+    Its operations may be bundled, in `directories`, or next to the study file (for a stored study, in the current
+    folder). Raises StudyError if there is no such study.
     """
     try:
         file = find_study(name)
@@ -56,7 +56,7 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
 
 
 def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
-    """Return every generation of the database's studies, oldest first; empty if there is no database."""
+    """Return every generation of the database's studies, oldest first, or nothing if there is no database."""
     from autotune.store import Store, has_results
 
     if not has_results(db):
@@ -66,7 +66,7 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
 
 
 def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what: str | None, db: str) -> None:
-    """Raise StoreError for a layer name that is not the name of a stored layer of the study."""
+    """Raise StoreError if a name isn't that of one of the study's stored layers."""
     for name in layers:
         if not any(matches(row.name, (name,)) for row in stored):
             known = ", ".join(row.layer.name for row in stored)
@@ -74,15 +74,16 @@ def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what:
 
 
 def matches(name: str, layers: Collection[str]) -> bool:
-    """Whether a layer (`study.layer`) is among the named layers; True without names. A name may omit the study."""
+    """Return whether a layer (`study.layer`) is among the named ones. Without names, every layer is. Names may omit the
+    study.
+    """
     return not layers or name in layers or name.rpartition(".")[2] in layers
 
 
 def name_of(what: Study | str | Path | None, directories: Sequence[Path] = ()) -> str | None:
-    """Return the name of a study or layer: for a study file or a shipped study, the name that the file declares.
+    """Return the name of a study or layer. For a study file or a bundled study, it is the name declared in the file.
 
-    Called before a database is opened. Operations are searched for among the bundled ones, in `directories`, and next
-    to the study file.
+    This is called before a database is opened. Operations may be bundled, in `directories`, or next to the study file.
     """
     if what is None:
         return None
@@ -103,9 +104,9 @@ NamedLayers: TypeAlias = "Sequence[tuple[Study, Layer]]"
 
 
 def named_layers(store: Store, what: str) -> NamedLayers:
-    """Return the layers that `what` names: FILE.toml, FILE.toml.LAYER, a name in the database, or a shipped study.
+    """Return the layers that `what` refers to: FILE.toml, FILE.toml.LAYER, a name in the database, or a bundled study.
 
-    Raises StudyError for a study file that cannot be read or does not have the layer.
+    Raises StudyError if a study file can't be read or doesn't contain the layer.
     """
     from autotune.analysis.networks import stored_study
 

@@ -60,18 +60,19 @@ def tune(
     on_trial: OnTrial | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> TuneResult:
-    """Tune all or some of the layers of a study and return the result of each layer.
+    """Tune all or some of a study's layers and return the result of each.
 
-    `study` is a `Study`, a study file or the name of a shipped or stored study. `device` is named as on the command
-    line; the default is the first CUDA device, or the host if there is none. `trials` and `time_budget_s` override the
-    study's budget per layer. `templates` are folders with more families. `jobs` is the number of parallel compilers, by
-    default one per core. Call the function again to resume: no config is evaluated twice. When `stopping` returns true,
-    tuning ends after the running trials. While another process tunes the study, the function waits; it raises
-    StoreError if `stopping` returns true meanwhile. It warns (UserWarning) if other programs use the GPU.
+    `study` is a `Study`, a study file or the name of a bundled or stored study. `device` is named as on the command
+    line; by default, it is the first CUDA device, or the host if there is none. `trials` and `time_budget_s` override
+    the study's budget per layer. `templates` are folders with additional families. `jobs` is the number of parallel
+    compilers, by default one per core. To resume, call the function again: no config is evaluated twice. When
+    `stopping` returns true, tuning ends after the running trials. If another process is tuning the study, the function
+    waits, and raises StoreError if `stopping` returns true in the meantime. It warns (UserWarning) if other programs
+    are using the GPU.
 
     Raises StudyError, TemplateError, DeviceError, ToolchainError or StoreError before anything runs. After Ctrl-C,
-    raises KeyboardInterrupt once the running trials have ended and are stored; a second Ctrl-C ends the function at
-    once.
+    raises KeyboardInterrupt once the running trials have ended and are stored. A second Ctrl-C ends the function
+    immediately.
     """
     plan = plan_run(
         study,
@@ -107,9 +108,9 @@ def tune(
 
 
 def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResult:
-    """Tune on an open device and database; with `search=False` run only the finals.
+    """Tune on an open device and database or, with `search=False`, only run the finals.
 
-    If the study asks for end-to-end times, measure them afterwards, on devices that copy between host and device
+    End-to-end times, if the study asks for them, are measured afterwards, on devices that copy between host and device
     memory.
     """
     study, evaluator, store = plan.study, run.evaluator, run.store
@@ -142,9 +143,9 @@ def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResu
 
 
 def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:
-    """Return the best kernels of some layers of a study on a device.
+    """Return the best kernels for some of a study's layers on a device.
 
-    Only kernels of the accuracy classes that the study admits, in the study's measurement mode, are included.
+    Only kernels in the study's measurement mode and in the accuracy classes that it admits are included.
     """
     return [
         row

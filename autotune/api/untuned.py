@@ -1,4 +1,4 @@
-"""Choose kernels for layers that may never have been tuned: recorded winners, or else predicted configs."""
+"""Choose kernels for layers that may never have been tuned: recorded winners or predicted configs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autotune.study import Study
 from autotune.tuning.initial_design import Predicted, predict
 
 Chosen: TypeAlias = tuple[SelectedKernel, str]
-"""A kernel, and a phrase that says where the kernel comes from."""
+"""A kernel and a phrase that says where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Untuned:
 
 @contextmanager
 def opened_results(db: str, device: str | None, say: Say = lambda *_: None) -> Iterator[Results]:
-    """Open a user's database, if it exists, and the bundled databases, while a thread opens the device."""
+    """Open the user's database, if it exists, and the bundled ones, while a thread opens the device."""
     with ExitStack() as opened:
         databases = {name: str(recorded_database(name)) for name in RECORDED}
         if has_results(db):
@@ -66,12 +66,12 @@ def untuned_kernels(
     jobs: int = 1,
     found: Callable[[SelectedKernel], None] = lambda _: None,
 ) -> Untuned:
-    """Choose a kernel for each of these layers without running one.
+    """Choose a kernel for each of these layers without running any.
 
-    The choice is the fastest recorded kernel for this GPU that the study admits, from the first database that has one.
-    For a layer without such a kernel, the choice is the config that is predicted to be fastest. If `jobs` is above 1,
-    forks of this process make the predictions. `found` is called with each kernel as soon as it is chosen. Raises
-    DeviceError if there is no such device.
+    This is the fastest recorded kernel for this GPU that the study admits, from the first database that contains one.
+    If there is none, it is the config predicted to be fastest. If `jobs` is above 1, forks of this process make the
+    predictions. `found` is called with each kernel as soon as it has been chosen. Raises DeviceError if there is no
+    such device.
     """
     chosen: dict[str, Chosen] = {}
     left_out: dict[str, str] = {}
@@ -91,8 +91,8 @@ def selected_kernel(
 ) -> SelectedKernel:
     """Return a recorded kernel with everything that an export needs.
 
-    If `families` include the folder of the kernel's operation, the kernel's problem refers to that folder. Raises
-    StoreError if the database lacks the source of the kernel or the header of the kernel's family.
+    If `families` includes the folder of the kernel's operation, the kernel's problem refers to it. Raises StoreError if
+    the database lacks the kernel's source or its family's header.
     """
     problem = located(row.layer.problem, families)
     row = replace(row, layer=replace(row.layer, problem=problem))
@@ -139,7 +139,9 @@ class Results:
     def kernels(
         self, study: Study, layers: Sequence[Layer], families: Mapping[str, KernelTemplate], jobs: int
     ) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
-        """Yield each layer with its kernel, or with the reason why no family supports it; recorded kernels first."""
+        """Yield each layer with its kernel, or with the reason why no family supports it. Recorded kernels come
+        first.
+        """
         pairs = [(layer, self._recorded(study, layer, families)) for layer in layers]
         new = [layer for layer, recorded in pairs if recorded is None]
         tuned = {classes: self.tuned(classes) for classes in {study.informative(layer.problem) for layer in new}}
@@ -148,7 +150,7 @@ class Results:
         yield from predicted
 
     def _recorded(self, study: Study, layer: Layer, families: Mapping[str, KernelTemplate]) -> Chosen | None:
-        """Return the fastest admitted kernel for this GPU model from the first database that has one."""
+        """Return the fastest admitted kernel for this GPU model, from the first database that contains one."""
         for name, best in self.best().items():
             store = self._stores[name]
             rows = [
@@ -179,7 +181,7 @@ class Results:
         return found
 
     def tuned(self, classes: tuple[str, ...]) -> tuple[TopTrial, ...]:
-        """Return the trials of these accuracy classes, which correct the predictions of the cost model."""
+        """Return the trials in these accuracy classes, which correct the cost model's predictions."""
         if classes not in self._tuned:
             kinds = (self.device.kind,)
             each = (store.top_trials.list(None, kinds=kinds, accuracies=classes) for store in self._stores.values())
@@ -193,7 +195,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class _Predictions:
-    """The inputs of the predictions for untuned layers."""
+    """What predictions for untuned layers need."""
 
     study: Study
     families: Mapping[str, KernelTemplate]
@@ -203,10 +205,10 @@ class _Predictions:
     rates: Mapping[str, float]
 
     def of(self, layers: Sequence[Layer], jobs: int) -> Iterator[tuple[Layer, Chosen | NoTemplate]]:
-        """Yield the kernel of each layer as soon as it is predicted.
+        """Yield each layer's kernel as soon as it has been predicted.
 
-        If `jobs` is above 1, forks of this process start to predict at once. A prediction takes 0.2 s, and a fork does
-        not have to read families and trials again.
+        If `jobs` is above 1, forks of this process start predicting immediately. A prediction takes 0.2 s, and a fork
+        doesn't have to read families and trials again.
         """
         if min(jobs, len(layers)) < 2:
             return ((layer, self.one(layer)) for layer in layers)
@@ -216,7 +218,7 @@ class _Predictions:
         return ((asked[each], each.result()) for each in as_completed(asked))
 
     def one(self, layer: Layer) -> Chosen | NoTemplate:
-        """Return the kernel of the config that is predicted to be fastest."""
+        """Return the kernel of the config predicted to be fastest."""
         tuned = self.tuned[self.study.informative(layer.problem)]
         try:
             predicted = predict(self.study, layer, self.families, self.device, tuned, self.rates)
@@ -232,7 +234,7 @@ class _Predictions:
 
 
 _forked: list[_Predictions] = []
-"""The inputs of a forked process's predictions: a list of one element, set when the process starts."""
+"""What a forked process needs for its predictions: a list with one element, set when the process starts."""
 
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:
@@ -240,7 +242,7 @@ def _predicted(layer: Layer) -> Chosen | NoTemplate:
 
 
 def _predicted_kernel(study: Study, predicted: Predicted) -> SelectedKernel:
-    """Render the kernel of a predicted config. The kernel has never run."""
+    """Render the kernel of a predicted config, which has never run."""
     layer, bound = predicted.layer, predicted.bound
     names = (study.name, layer.name, bound.device, bound.template.hash, study.measure.cache)
     origin = Origin(*names, predicted_us=predicted.predicted_us)
