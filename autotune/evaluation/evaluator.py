@@ -40,15 +40,15 @@ _ENTERED = 4  # number of copies of a kernel, and of its library, that are timed
 
 
 class Evaluator(ABC):
-    """Compiles and measures kernels of several layers on one kind of device.
+    """Compiles and measures kernels for several layers on one kind of device.
 
-    The default methods suit an evaluator that runs no kernels: one config at a time, without preparation.
+    The default methods suit evaluators that don't run kernels: one config at a time, without preparation.
     """
 
     @property
     @abstractmethod
     def info(self) -> DeviceInfo:
-        """The identity and limits of the device. If there are several devices, they are equal."""
+        """The device's identity and limits. If there are several devices, they are equal."""
 
     @property
     @abstractmethod
@@ -57,17 +57,17 @@ class Evaluator(ABC):
 
     @property
     def ahead(self) -> int:
-        """The number of configs to work on at once. 1 makes a run strictly sequential."""
+        """How many configs to work on at once. 1 makes a run strictly sequential."""
         return 1
 
     @property
     def slots(self) -> int:
-        """The number of `evaluate` calls that may run at once."""
+        """How many `evaluate` calls may run at once."""
         return 1
 
     @property
     def finals_alone(self) -> bool:
-        """Whether no other work may run during the finals."""
+        """Whether nothing else may run during the finals."""
         return self.ahead == 1
 
     @property
@@ -76,34 +76,34 @@ class Evaluator(ABC):
         return time.monotonic()
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
-        """Return the configs of a layer that can be evaluated; None if any config can."""
+        """Return the configs of a layer that can be evaluated, or None if all of them can."""
         return None
 
     def expect(self, problem: Problem) -> None:  # noqa: B027 - nothing to start
-        """Announce a layer, so that the layer's verification program is compiled before `begin_layer`."""
+        """Announce a layer, so that its verification program is compiled before `begin_layer`."""
 
     def begin_layer(self, problem: Problem) -> None:  # noqa: B027 - every layer is ready
-        """Make a layer's data and keep the data of earlier layers.
+        """Make a layer's data, keeping the data of earlier layers.
 
         Raises DeviceError if the device refuses the layer.
         """
 
     @abstractmethod
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Start compiling a kernel. The future raises Rejected('compile', ...)."""
+        """Start compiling a kernel. If that fails, the future raises Rejected('compile', ...)."""
 
     @abstractmethod
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
         """Verify and time one kernel.
 
-        If `best_us` is None, the kernel is timed to the end. Otherwise it races against `best_us` (infinite if unknown)
-        and against the layer's fastest kernel so far. Raises Rejected with the kernel's outcome, or DeviceLost if the
-        device is gone.
+        If `best_us` is None, the kernel is timed to the end. Otherwise, it races against `best_us` (infinite if
+        unknown) and against the layer's fastest kernel so far. Raises Rejected with the kernel's outcome, or DeviceLost
+        if the device is gone.
         """
 
     @abstractmethod
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Time contenders of one layer interleaved, on one device and all in the same way.
+        """Time one layer's contenders interleaved, on one device and all in the same way.
 
         Raises Disproved for kernels whose outputs are wrong after the timing.
         """
@@ -112,11 +112,11 @@ class Evaluator(ABC):
         """Use fresh workers for the next request."""
 
     def close(self) -> None:  # noqa: B027 - nothing to end
-        """End the processes that the evaluator started."""
+        """End all processes that the evaluator started."""
 
 
 def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelSource) -> Future[Binary]:
-    """Compile now and return a finished future, which raises Rejected if the compilation failed."""
+    """Compile right away and return a finished future, which raises Rejected if that failed."""
     future: Future[Binary] = Future()
     try:
         future.set_result(compiled(source))
@@ -130,14 +130,14 @@ class Chooser(Protocol):
     """An evaluator that can also compile and run dispatchers."""
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that does not belong to a config."""
+        """Start compiling a program that doesn't belong to a config."""
 
     def choices(self, request: ChoicesRequest) -> tuple[int, ...]:
-        """Run a compiled dispatcher and return the position of the kernel that it chooses for each layer."""
+        """Run a compiled dispatcher and return, for each layer, the position of the kernel that it chooses."""
 
 
 class DeviceEvaluator(Evaluator):
-    """Evaluates kernels on `host`, or on one or several `cuda:N` of the same model, with a pool of compilers."""
+    """Evaluates kernels on `host`, or on one or more `cuda:N` of the same model, with a pool of compilers."""
 
     def __init__(
         self,
@@ -173,13 +173,13 @@ class DeviceEvaluator(Evaluator):
             self._idle.put(worker)
 
     def _runtime(self, kind: str) -> Binary | None:
-        """Compile the program that every worker on this kind of device loads first; None if there is none."""
+        """Compile the program that every worker on this kind of device loads first, or None if there is none."""
         program = runtime_program(kind)
         return None if program is None else self._pool.submit_own(program, Target(kind), "its runtime").result()
 
     @property
     def info(self) -> DeviceInfo:
-        """The identity and limits of the device. If there are several devices, they are equal."""
+        """The device's identity and limits. If there are several devices, they are equal."""
         return self._workers[0].opened.info
 
     @property
@@ -189,27 +189,29 @@ class DeviceEvaluator(Evaluator):
 
     @property
     def shared(self) -> Mapping[str, int]:
-        """The devices that other programs were using when they were opened, with the percentage of busy time."""
+        """The devices that other programs were using when they were opened, with the percentage of time they
+        were busy.
+        """
         opened = {worker.name: worker.opened.environment.attributes for worker in self._workers}
         busy = {name: int(attributes.get(BUSY_PERCENT, "0")) for name, attributes in opened.items()}
         return {name: percent for name, percent in busy.items() if percent >= SHARED_PERCENT}
 
     @property
     def ahead(self) -> int:
-        """One config for each compiler, and four for each device: one running, two queued and one compiled.
+        """One config per compiler, and four per device: one running, two queued and one compiled.
 
-        With this many configs, devices and compilers do not wait for each other if one is slow for a moment.
+        With this many, devices and compilers don't have to wait for each other if one of them is slow for a moment.
         """
         return self._jobs + 4 * len(self._workers)
 
     @property
     def slots(self) -> int:
-        """Two `evaluate` calls for each device: the kernel that runs and the next kernel."""
+        """Two `evaluate` calls per device, for the running kernel and the next one."""
         return AT_HAND * len(self._workers)
 
     @property
     def busy_s(self) -> float:
-        """A clock in seconds. On a CPU it is the CPU time of the workers, which other programs do not increase."""
+        """A clock in seconds. On a CPU, this is the workers' CPU time, which other programs don't increase."""
         return sum(worker.cpu_seconds for worker in self._workers) if self.info.can.cpu else super().busy_s
 
     @property
@@ -223,7 +225,7 @@ class DeviceEvaluator(Evaluator):
         return Target(self.info.kind, self.info.arch, check=self._workers[0].name == "host:check")
 
     def expect(self, problem: Problem) -> None:
-        """Start compiling the layer's verification program, unless another layer uses the same program."""
+        """Start compiling the layer's verification program, unless another layer uses the same one."""
         self._check(problem)
 
     def _check(self, problem: Problem) -> Future[Binary]:
@@ -236,7 +238,7 @@ class DeviceEvaluator(Evaluator):
         return self._checks[program]
 
     def begin_layer(self, problem: Problem) -> None:
-        """Wait for the layer's verification program to be compiled, and make the layer's data on every device."""
+        """Wait for the layer's verification program to be compiled, then make the layer's data on every device."""
         layer = LayerRequest(problem, self._check(problem).result())
         with ThreadPoolExecutor(len(self._workers)) as threads:
             for done in [threads.submit(worker.begin_layer, layer) for worker in self._workers]:
@@ -247,7 +249,7 @@ class DeviceEvaluator(Evaluator):
         return self._pool.submit(source.program, self.target)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Verify and time a kernel on an idle device, or queue it behind the kernel that a device is running."""
+        """Verify and time a kernel on an idle device, or queue it behind the one that a device is running."""
         worker = self._idle.get()
         try:
             return worker.evaluate(EvaluateRequest(source, binary, cache, best_us))
@@ -273,7 +275,7 @@ class DeviceEvaluator(Evaluator):
     def library_finals(
         self, library: Path, source: KernelSource, binary: Binary, *, cache: str, budget_s: float
     ) -> FinalsTimings:
-        """Verify an exported library and time it interleaved with the kernel that was exported.
+        """Verify an exported library and time it interleaved with the kernel from which it was exported.
 
         Several copies of both are timed, with weights at different addresses. Raises Rejected if the library is wrong.
         """
@@ -281,7 +283,7 @@ class DeviceEvaluator(Evaluator):
         return self._workers[0].finals(FinalsRequest(kernels, (), cache, budget_s, 0, libraries))
 
     def build(self, program: Program) -> Future[Binary]:
-        """Start compiling a program that does not belong to a config, with a longer deadline than for a kernel."""
+        """Start compiling a program that doesn't belong to a config, with a longer deadline than for kernels."""
         return self._pool.submit(program, self.target, self._deadlines.compile_s or FIRST_DEADLINE_S)
 
     def end_to_end(self, request: EndToEndRequest) -> EndToEndTiming:
@@ -293,12 +295,12 @@ class DeviceEvaluator(Evaluator):
         return of_kind(self._workers[0].perform(request, self._deadlines.evaluate_s), Choices).positions
 
     def refresh(self) -> None:
-        """End the workers. The next request starts fresh ones."""
+        """End the workers, so that the next request starts fresh ones."""
         for worker in self._workers:
             worker.refresh()
 
     def calibrate(self) -> Calibration:
-        """Measure the rates of the first device."""
+        """Measure the first device's rates."""
         program = self._pool.submit_own(calibration_program(), self.target, "the program that measures rates")
         return self._workers[0].calibrate(program.result())
 

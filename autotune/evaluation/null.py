@@ -1,9 +1,10 @@
-"""The `null` device, which runs no kernels, predicts times and fails on demand. Used for dry runs and pipeline tests.
+"""The `null` device, which doesn't run kernels, predicts times and fails on demand. Used for dry runs and pipeline
+tests.
 
 `null:compile=0.1,hang=0.05,delay_ms=5` makes 10 % of all kernels fail to compile and 5 % hang. Every evaluation, and
-every kernel of the finals, takes 5 ms. Whether a kernel fails, and its time, depend only on the config.
-`compile_ms=200,compilers=16` makes a compilation take 200 ms, with 16 compilations at once. Without `compilers` the run
-is strictly sequential, so that it can be repeated exactly.
+every kernel of the finals, takes 5 ms. Whether a kernel fails, and how long it takes, depends only on its config. With
+`compile_ms=200,compilers=16`, a compilation takes 200 ms, and 16 of them run at once. Without `compilers`, the run is
+strictly sequential and can be repeated exactly.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DELAYS = {"delay_ms": _MOST_DELAY_MS, "compile_ms": _MOST_DELAY_MS, "compilers"
 
 
 class NullEvaluator(Evaluator):
-    """An Evaluator that compiles and runs nothing."""
+    """An Evaluator that doesn't compile or run anything."""
 
     def __init__(self, options: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
         delays = dict.fromkeys(_DELAYS, 0.0)
@@ -79,11 +80,11 @@ class NullEvaluator(Evaluator):
 
     @property
     def ahead(self) -> int:
-        """1 without `compilers`, otherwise the same number as with one GPU."""
+        """1 without `compilers`, otherwise as many as with one GPU."""
         return int(self._compilers) + 4 if self._compilers else 1
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Return a future with an empty binary, or with the failure that the options demand."""
+        """Return a future with an empty binary, or with the failure requested by the options."""
         if self._pool is not None:
             return self._pool.submit(self._compiled, source)
         return compiled_at_once(self._compiled, source)
@@ -98,7 +99,7 @@ class NullEvaluator(Evaluator):
         return Binary(Target("null"), b"", Resources(registers), "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Return the predicted time, or raise the failure that the options demand."""
+        """Return the predicted time, or raise the failure requested by the options."""
         with self._device:
             self._sleep(self._delay_ms / 1000)
         if failure := self._failure(source):
@@ -123,7 +124,7 @@ class NullEvaluator(Evaluator):
             self._pool.shutdown(cancel_futures=True)
 
     def _failure(self, source: KernelSource) -> str:
-        """Return the name of the failure for this config; empty if the config succeeds."""
+        """Return which failure this config has, or "" if it succeeds."""
         position, reached = _fraction(f"fail {source.config}"), 0.0
         for name, share in self._shares.items():
             reached += share
@@ -133,7 +134,7 @@ class NullEvaluator(Evaluator):
 
 
 def predicted_us(source: KernelSource) -> float:
-    """Return the time of a config: the layer's ideal time, times a factor in [1, 2) for each parameter value."""
+    """Return a config's time: the layer's ideal time multiplied by a factor in [1, 2) for each parameter value."""
     time_us = 1.0 + source.problem.flops / _FLOPS_PER_US
     for name, value in source.config.pairs:
         time_us *= 1.0 + _fraction(f"{source.config.template} {name}={value}")
@@ -141,5 +142,5 @@ def predicted_us(source: KernelSource) -> float:
 
 
 def _fraction(text: str) -> float:
-    """Return a number in [0, 1) that depends only on the text."""
+    """Return a number in [0, 1) that depends on nothing but the text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48

@@ -1,7 +1,7 @@
 """Time a study's layers from host memory to host memory with their best kernels, for every way to split the batch.
 
-Each way to split and copy the batch is a trial in the measurement mode `end_to_end`, which is stored and resumed like
-any other trial. The kernel is the best kernel of the layer, rendered for the sizes of the segments.
+Each way to split and copy the batch is a trial in the measurement mode `end_to_end`, stored and resumed like any other.
+It uses the layer's best kernel, rendered for the segments' sizes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER = (
     "its input, runs the kernel, copies its output.'"
 )
 FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest(), _HEADER)
-"""The record that stands for a template in end-to-end trials."""
+"""The record that takes the place of a template in end-to-end trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class EndToEndResult:
 
 
 def configs(choices: EndToEnd, n: int) -> Iterator[Config]:
-    """Yield every distinct combination of the choices, by number of segments.
+    """Yield every distinct combination of the choices, ordered by the number of segments.
 
-    Combinations with more streams than segments, or with more segments than n can be divided into, are left out.
+    Combinations with more streams than segments, or with more segments than n can be split into, are left out.
     """
     for pinned in choices.pinned:
         for segments in sorted(set(choices.segments)):
@@ -72,9 +72,9 @@ def time_end_to_end(
     stopping: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[EndToEndResult, ...]:
-    """Time tuned layers end to end, each with the best kernel in the accuracy classes that the study admits.
+    """Time tuned layers end to end, each with its best kernel in the accuracy classes that the study admits.
 
-    Raises StudyError if the family of a best kernel is not among the templates.
+    Raises StudyError if the templates don't include a best kernel's family.
     """
     key = store.studies.begin(study)
     results = []
@@ -107,7 +107,7 @@ def best_kernel(
 
 
 class _EndToEndLine:
-    """Times one layer under every plan that is not in the database yet."""
+    """Times one layer under every plan that isn't in the database yet."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _EndToEndLine:
         self.compiled: dict[str, Future[Binary]] = {}
 
     def run(self, observe: Callable[[Progress], None], stopping: Callable[[], bool]) -> EndToEndResult:
-        """Time the plans that have no stored result, and return the results of all plans."""
+        """Time the plans without a stored result, and return the results of all of them."""
         wanted = list(configs(self.choices, self.layer.problem.runtime_size))
         state = self.stored.state()
         known = {trial.config: trial for trial in state.trials if trial.source_hash in (None, self.whole.hash)}
@@ -178,7 +178,7 @@ class _EndToEndLine:
         return render(bound, self.kernel.row.trial.config)
 
     def _try(self, number: int, config: Config, attempts: int) -> Trial:
-        """Verify and time one plan, after storing the trial as `running`."""
+        """Store a trial as `running`, then verify and time its plan."""
         trial = Trial(
             number=number,
             config=config,
@@ -224,7 +224,7 @@ class _EndToEndLine:
         return self.layer.problem.runtime_size
 
     def _binary(self, program: Program) -> Binary:
-        """Compile a program, or return the earlier binary: the text of most families is the same for every n."""
+        """Compile a program, or return an earlier binary (most families have the same text for every n)."""
         if program.hash not in self.compiled:
             self.compiled[program.hash] = self.evaluator.build(program)
         return self.compiled[program.hash].result()

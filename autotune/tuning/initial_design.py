@@ -1,4 +1,4 @@
-"""layer -> the configs that a search starts with, or the config that is predicted to be fastest without a search."""
+"""layer -> the configs with which a search starts, or the config predicted to be fastest without a search."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def initial_design(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> WarmStart | None:
-    """Return the initial design of a layer, from the cost model and the trials of similar layers and devices.
+    """Return a layer's initial design, based on the cost model and on trials of similar layers and devices.
 
-    Returns None if `warm_start` is off in the study.
+    Returns None if the study turns off `warm_start`.
     """
     if not study.warm_start:
         return None
@@ -39,7 +39,7 @@ def initial_design(
 
 
 def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTrial, ...]:
-    """Return the stored trials of other layers and devices from which a search of this layer may start."""
+    """Return the stored trials of other layers and devices that can warm-start a search of this layer."""
     if not study.warm_start:
         return ()
     kinds = ("cuda", "replay") if stored.info.kind == "replay" else (stored.info.kind,)
@@ -50,13 +50,13 @@ def tuned_before(study: Study, layer: Layer, stored: StoredLayer) -> tuple[TopTr
 def stored_design(
     study: Study, layer: Layer, spaces: Sequence[SearchSpace], stored: StoredLayer, rates: Mapping[str, float]
 ) -> WarmStart | None:
-    """Return the initial design of a layer, from the trials that are stored now."""
+    """Return a layer's initial design, based on the trials stored so far."""
     return initial_design(study, layer, spaces, stored.info, tuned_before(study, layer, stored), rates)
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """The first config that a search of a layer would evaluate."""
+    """The config that a search of a layer would evaluate first."""
 
     layer: Layer
     bound: BoundTemplate
@@ -74,9 +74,9 @@ def predict(
     tuned: Sequence[TopTrial],
     rates: Mapping[str, float],
 ) -> Predicted:
-    """Return the config of a layer that is predicted to be fastest on a device.
+    """Return the config predicted to be fastest for a layer on a device.
 
-    `rates` are the calibrated rates of the device. `tuned` are trials of other layers and devices, which correct the
+    `rates` are the device's calibrated rates. `tuned` are trials of other layers and devices, which correct the
     prediction. Raises the same errors as `open_spaces`.
     """
     spaces = open_spaces(study, layer, templates, info)

@@ -1,8 +1,8 @@
-"""Tune each technique of a study separately, and compare its best kernels with the first and the previous technique.
+"""Tune each technique of a study separately, and compare its best kernels with those of the first and previous ones.
 
-Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values. The trials are
-stored, resumed and never repeated, like all other trials. A ladder is read from these trials, at once or later. No
-finals run, because the best kernel of a technique need not be the best kernel of the layer.
+Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values. Like all trials,
+its trials are stored, resumed and never repeated, and a ladder can be read from them at any time. There are no finals,
+because a technique's best kernel need not be the layer's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autotune.tuning.tune import tune
 
 @dataclass(frozen=True, slots=True)
 class LadderStep:
-    """The result of one technique on one layer."""
+    """The result of a technique on a layer."""
 
     technique: Technique
     layer: str
@@ -49,7 +49,7 @@ class LadderStep:
 
     @property
     def reported_ms(self) -> float | None:
-        """The time in milliseconds that the technique's report states, on the GPU of the report."""
+        """The technique's time in milliseconds according to the report, on the report's GPU."""
         return self.technique.reported_ms.get(self.layer)
 
 
@@ -69,7 +69,7 @@ def climb(
     observe: Callable[[Progress], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> list[LadderStep]:
-    """Tune every technique of a study on each layer. Raises StudyError if the study has no techniques."""
+    """Tune every technique of a study on each layer. Raises StudyError if there are no techniques."""
     require_techniques(study)
     refused: dict[tuple[str, str], str] = {}
     for technique in study.techniques:
@@ -94,11 +94,11 @@ def climb(
 
 
 Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""The common properties of one ladder's trials: device and environment identities, and a measurement mode."""
+"""What all trials of a ladder have in common: device and environment identities, and a measurement mode."""
 
 
 def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:
-    """Group trials by device, environment and measurement mode, in the order of first occurrence."""
+    """Group trials by device, environment and measurement mode, in order of first occurrence."""
     found: dict[Circumstances, list[TrialRow]] = {}
     for row in rows:
         found.setdefault((row.device.identity, row.environment.identity, row.measurement_mode), []).append(row)
@@ -111,10 +111,10 @@ def ladder_steps(
     rows: Sequence[TrialRow],
     refused: Mapping[tuple[str, str], str],
 ) -> list[LadderStep]:
-    """Return the ladder, layer by layer, from a study's trials on one device, environment and measurement mode.
+    """Return the ladder, layer by layer, from a study's trials on one device, in one environment and measurement mode.
 
-    If a config was tried several times, the last trial counts. `refused` contains the reason for each pair of technique
-    and layer names for which nothing can be tried.
+    If a config was tried several times, its last trial counts. `refused` contains the reason for each pair of technique
+    and layer (by name) for which there is nothing to try.
     """
     found: list[LadderStep] = []
     for layer in layers:
@@ -140,13 +140,13 @@ def ladder_steps(
 
 
 def _newest(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Return the last trial of each config, because the same config is another kernel after a change of the family."""
+    """Return each config's last trial, because a config stands for a different kernel after its family has changed."""
     finished = [row for row in rows if row.trial.outcome != Outcome.RUNNING]
     return list({row.trial.config: row for row in sorted(finished, key=lambda row: (row.started_at, row.id))}.values())
 
 
 def _commonest_failure(rows: Sequence[TrialRow]) -> str:
-    """Return the most frequent message of a technique's failed trials."""
+    """Return the most frequent message among a technique's failed trials."""
     failed = Counter(row.trial.message for row in rows)
     return failed.most_common(1)[0][0] if failed else "not tried"
 

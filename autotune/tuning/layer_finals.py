@@ -1,4 +1,4 @@
-"""measure -> best: choose a layer's finalists, time them interleaved, decide on the winner and store the result."""
+"""measure -> best: choose a layer's finalists, time them interleaved, pick the winner and store the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEAST_NOISE = 0.002  # minimum of the noise floor, as a fraction
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A trial in the finals, with the samples that the finals took."""
+    """A trial in the finals, with the samples taken there."""
 
     trial: Trial
     timing: Timing
@@ -41,7 +41,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The winner compared with one other contender: `win`, `tie` or `loss`, from paired rounds and the noise floor."""
+    """The winner compared with another contender: `win`, `tie` or `loss`, from paired rounds and the noise floor."""
 
     verdict: str
     ratio: float
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
-    """Return the finalists without duplicates: the TOP_TRIALS best, each family's best, and `keep`.
+    """Return the finalists without duplicates: the TOP_TRIALS best, the best of each family, and `keep`.
 
     `keep` contains the default config's trial and the incumbent.
     """
@@ -64,9 +64,9 @@ def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
 
 
 def noise_floor(first: Timing, second: Timing) -> float:
-    """Return the fraction by which a kernel's time differs between the two timings of an A/A pair.
+    """Return by what fraction the two timings of the same kernel in an A/A pair differ.
 
-    This is the distance of the ratio's confidence interval from 1, and at least LEAST_NOISE.
+    This is how far the ratio's confidence interval reaches from 1, and at least LEAST_NOISE.
     """
     low, _, high = paired_ratio(first.samples_us, second.samples_us)
     return max(abs(low - 1), abs(high - 1), LEAST_NOISE)
@@ -84,10 +84,10 @@ def compare(ours: Timing, theirs: Timing, noise: float) -> Comparison:
 
 
 def decide(contenders: Sequence[Contender], incumbent: int | None, noise: float) -> Contender:
-    """Return the winner: the incumbent (a trial number) if it ties with the fastest, else the simplest fast kernel.
+    """Return the winner: the incumbent (a trial number) if it ties with the fastest, or else the simplest fast kernel.
 
-    A simpler kernel replaces the fastest only if the ratio of their medians is also within the noise, because after
-    few or disturbed rounds almost any two kernels tie.
+    A simpler kernel only replaces the fastest if the ratio of their medians is within the noise too, because almost any
+    two kernels tie after few or disturbed rounds.
     """
     fastest = min(contenders, key=lambda contender: contender.timing.median_us)
     as_fast = [fastest]
@@ -113,7 +113,7 @@ SHARE = 0.2  # maximum share of a total time budget that all finals may use
 
 @dataclass(frozen=True, slots=True)
 class FinalsPlan:
-    """The settings for the finals of every layer of a run."""
+    """The settings for all finals of a run."""
 
     libraries: tuple[str, ...] = ()
     """libraries whose baselines take part, such as cudnn and inductor"""
@@ -123,7 +123,7 @@ class FinalsPlan:
     """limit for all finals of a run; None: no limit"""
 
     def each_s(self, layers: int, total_s: float | None) -> float:
-        """Return the seconds for one layer's finals if `layers` layers share the limit for all finals.
+        """Return how many seconds one layer's finals may take if `layers` layers share the overall limit.
 
         The limit is `together_s` and, if there is a total time budget of `total_s`, at most SHARE of that budget.
         """
@@ -136,14 +136,16 @@ class FinalsPlan:
 PLAIN_FINALS = FinalsPlan()
 
 InTurn = tuple[FinalsTimings, float]
-"""Interleaved timings, and the noise floor: the fraction by which two timings of the same kernel differ."""
+"""Interleaved timings with their noise floor, which is the fraction by which two timings of the same kernel differ."""
 Held = Generator[Future[object], None, "FinalsResult | None"]
-"""A generator that runs finals. It resumes when the future that it yielded is done, so other layers need not wait."""
+"""A generator that runs finals. It resumes when the future that it yielded is done, so that other layers
+needn't wait.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison of the finals' winner with another kernel."""
+    """The finals' winner compared with another kernel."""
 
     against: str
     time_us: float
@@ -178,7 +180,7 @@ class FinalsResult:
     """the winner's family if it is a baseline family, otherwise empty"""
 
     def rival(self, library: str) -> Compared | None:
-        """Return a library's fastest baseline in any accuracy class that the study admits; None if there is none."""
+        """Return a library's fastest baseline in any accuracy class that the study admits, or None."""
         own = [each for each in self.compared if each.library == library and each.accuracy in self.admitted]
         return min(own, key=lambda each: each.time_us, default=None)
 
@@ -204,11 +206,11 @@ class LayerFinals:
     """called with the trial and the message of each kernel that is wrong after timing"""
 
     def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
-        """Time the top trials interleaved, decide on the winner, and store and return the result.
+        """Time the top trials interleaved, pick the winner, and store and return the result.
 
-        The result is None if there is nothing to compare. The `incumbent`, which is the previous best, takes part
-        whatever its rank. `disprove` is called for each kernel that is wrong after timing; the finals then run again
-        without the wrong kernels.
+        Returns None if there is nothing to compare. The `incumbent`, which is the previous best, takes part whatever
+        its rank. `disprove` is called for each kernel that turns out wrong after timing; the finals then run again
+        without these kernels.
         """
         while True:
             entered = entrants(trials, [*self._defaults(trials), *([incumbent] if incumbent else [])])
@@ -261,7 +263,7 @@ class LayerFinals:
         trials: Sequence[Trial],
         incumbent: Trial | None,
     ) -> FinalsResult:
-        """Determine the winner, compare the winner with the other contenders, and store the result."""
+        """Pick the winner, compare it with the other contenders, and store the result."""
         winner = decide(contenders, incumbent.number if incumbent else None, noise)
         compared = _others(contenders, winner, self._defaults(trials), incumbent, self.bounds, noise)
         refused = _without_kernel(trials, [contender.trial for contender in contenders], self.bounds)
@@ -309,11 +311,11 @@ def timed_in_turn(
     budget_s: float,
     seed: int,
 ) -> InTurn:
-    """Time the kernels of the trials interleaved. The first kernel is timed twice, to find the noise floor.
+    """Time the kernels of these trials interleaved. The first one is timed twice to find the noise floor.
 
-    All kernels are timed again in a fresh worker if a kernel is much faster than it was in the search. A kernel that
-    lost the race in the search does not count, because the only sample of such a kernel is its first run. Raises
-    Disproved for kernels that are no longer correct.
+    If a kernel is much faster than in the search, all of them are timed again in a fresh worker. Kernels that lost the
+    race in the search don't count, because their only sample is their first run. Raises Disproved for kernels that are
+    no longer correct.
     """
 
     def timed() -> FinalsTimings:
@@ -336,7 +338,7 @@ def timed_in_turn(
 def _without_kernel(
     trials: Sequence[Trial], entered: Sequence[Trial], bounds: Mapping[str, BoundTemplate]
 ) -> list[tuple[str, str]]:
-    """Return the baseline families without a correct kernel for the layer, each with the message of its last trial."""
+    """Return the baseline families that have no correct kernel for the layer, each with its last trial's message."""
     present = {trial.config.template for trial in entered}
     messages = {trial.config.template: trial.message for trial in trials}
     missing = (name for name, bound in bounds.items() if bound.template.baseline and name not in present)
@@ -351,7 +353,7 @@ def _others(
     bounds: Mapping[str, BoundTemplate],
     noise: float,
 ) -> list[Compared]:
-    """Compare the winner with the previous best, the default, and the fastest of each baseline family."""
+    """Compare the winner with the previous best, the default, and the fastest kernel of each baseline family."""
     others: list[Compared] = []
     fastest: dict[str, Contender] = {}
     for contender in sorted(contenders, key=lambda contender: contender.timing.median_us):

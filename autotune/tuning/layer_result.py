@@ -18,7 +18,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """The result of the configs with which a search began."""
+    """How the configs with which a search began turned out."""
 
     by: str
     """`warm_start`, or `cost_model` if no similar layer was tuned"""
@@ -55,14 +55,14 @@ class LayerResult:
     """the result of the finals; None if no finals ran"""
 
     def of(self, study: str, layer: Layer) -> LayerResult:
-        """Return the result for a layer of the same shape that may have another name."""
+        """Return the result for a layer with the same shape and possibly another name."""
         if layer.name == self.layer.name:
             return replace(self, layer=layer)
         return replace(self, layer=layer, name=f"{study}.{layer.name}", new=0, finals=None)
 
     @property
     def cut_short(self) -> bool:
-        """Whether the run was interrupted before the layer was done."""
+        """Whether the run was interrupted before it was done with the layer."""
         return self.stopped == INTERRUPTED
 
     @property
@@ -72,6 +72,6 @@ class LayerResult:
 
     @property
     def why_not(self) -> str:
-        """The reason why there is no correct kernel: why tuning stopped, and the most frequent failure."""
+        """Why there is no correct kernel: what stopped the tuning, and the most frequent failure."""
         commonest = max(self.messages.values(), key=lambda seen: seen.count, default=None)
         return f"{self.stopped}: {commonest.message}" if commonest else self.stopped

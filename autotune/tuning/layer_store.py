@@ -1,4 +1,4 @@
-"""A layer in the results database: the state when a run begins, and a writer for the results of the run."""
+"""A layer in the results database: its state at the beginning of a run, and a writer for the run's results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """The stored state of one layer on one device when a run, or a part of it, begins."""
+    """What is stored about a layer on a device when a run, or a part of one, begins."""
 
     name: str
     """name in the form `study.layer`"""
@@ -49,10 +49,10 @@ def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRe
 
 @dataclass(frozen=True, slots=True)
 class StoredLayer:
-    """One layer in a results database.
+    """A layer in a results database.
 
-    A cluster worker has no database. It gets the layer's state with the task, and uses a substitute for this class that
-    reports each call to the coordinator (`cluster.task.reporting`).
+    Cluster workers don't have a database. They get the layer's state with the task, and use a substitute for this class
+    that reports each call to the coordinator (`cluster.task.reporting`).
     """
 
     store: Store
@@ -72,7 +72,7 @@ class StoredLayer:
         measurement_mode: str,
         records: Sequence[TemplateRecord],
     ) -> StoredLayer:
-        """Open the layer of a study on a device. `records` contains every family that the configs may name."""
+        """Open a study's layer on a device. `records` contains every family that its configs may use."""
         scope = store.scopes.open(key, layer, info, environment, measurement_mode, records)
         return StoredLayer(store, scope, info, environment)
 
@@ -101,7 +101,7 @@ class StoredLayer:
         self.store.trials.end(self.running.pop(trial.number), trial)
 
     def withdraw(self) -> None:
-        """Withdraw the trials that have not ended, so that they do not count as strikes: the user ended the run."""
+        """Withdraw the trials that haven't ended, so that they don't count as strikes after the user ended the run."""
         self.store.trials.withdraw(self.running.values())
 
     def add(self, trial: Trial, source: KernelSource, *, proposed_by: str) -> None:
@@ -109,17 +109,17 @@ class StoredLayer:
         self.store.trials.add(self.scope, trial, source, proposed_by=proposed_by)
 
     def reuse(self, number: int, config: Config, source_hash: str, *, proposed_by: str) -> None:
-        """Store the known result of a source as a trial."""
+        """Store a source's known result as a trial."""
         known = self.store.known.get(self.scope, source_hash)
         assert known is not None  # noqa: S101 - the state has it, or this run has stored it
         self.store.known.reuse(self.scope, number, config, known, proposed_by=proposed_by)
 
     def quarantine(self, source_hash: str, reason: str, message: str) -> None:
-        """Quarantine a source, so that it is never launched again on this device."""
+        """Quarantine a source, so that it never runs on this device again."""
         self.store.quarantine.add(self.scope, source_hash, reason, message)
 
     def disprove(self, source_hash: str, message: str) -> None:
-        """Store that a kernel with a correct trial gave a wrong result later, which invalidates its time."""
+        """Record that the kernel of a correct trial later gave a wrong result, which invalidates its time."""
         row = self.store.known.get(self.scope, source_hash)
         if row is not None:
             self.store.retimes.add(row, self.info, self.environment, "failed", None, message)
@@ -133,9 +133,9 @@ class StoredLayer:
 def quarantine_suspects(
     state: LayerState, suspects: Sequence[TrialKey], writer: StoredLayer, info: DeviceInfo
 ) -> LayerState:
-    """Quarantine the kernels that were running when STRIKES runs were killed, and return the layer's new state.
+    """Quarantine kernels that were running when STRIKES runs were killed, and return the layer's new state.
 
-    Nothing is quarantined on a device that does not run kernels.
+    On a device that doesn't run kernels, nothing is quarantined.
     """
     struck = set()
     for suspect in suspects:

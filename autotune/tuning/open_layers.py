@@ -1,4 +1,4 @@
-"""study, template -> the layers of a run, with their search spaces and their entries in the results database."""
+"""study, template -> a run's layers, with their search spaces and their entries in the results database."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from autotune.tuning.tuned_layer import OpenLayer, Run
 def open_layers(
     run: Run, templates: Mapping[str, KernelTemplate], layers: Sequence[Layer], store: Store, *, fresh: bool
 ) -> list[OpenLayer]:
-    """Open the layers of different shapes, until the run is stopped; then begin or resume the study.
+    """Open all layers of different shapes, unless the run is stopped, and begin or resume the study.
 
-    Raises StudyError if a layer has no family. In that case nothing has been stored.
+    Raises StudyError if a layer has no family; nothing has been stored then.
     """
     study, evaluator, distinct = run.study, run.evaluator, distinct_layers(layers)
     spaces: list[tuple[Layer, list[SearchSpace]]] = []

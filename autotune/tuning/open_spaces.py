@@ -1,4 +1,4 @@
-"""layer of a study -> the search spaces of the families that support the layer."""
+"""a study's layer -> the search spaces of all families that support it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def open_spaces(
     info: DeviceInfo,
     listed: frozenset[Config] | None = None,
 ) -> list[SearchSpace]:
-    """Return the search spaces of the families that support a layer.
+    """Return the search spaces of all families that support a layer.
 
-    If `listed` is given, the device can evaluate only these configs. A family whose `search_when` does not hold is left
-    out if another family has a config, unless the study names the family. Raises StudyError if the layer does not fit
-    the device's memory, and NoTemplate with the reasons if no family supports the layer.
+    With `listed`, the device can evaluate only these configs. A family whose `search_when` doesn't hold is left out,
+    unless the study names it or no other family has a config. Raises StudyError if the layer doesn't fit into the
+    device's memory, and NoTemplate with the reasons if no family supports it.
     """
     _check_memory(study, layer, info)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
@@ -65,7 +65,7 @@ def open_spaces(
 
 
 def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
-    """Raise StudyError if two sets of a layer's test data exceed the device's memory."""
+    """Raise StudyError if two sets of a layer's test data don't fit into the device's memory."""
     problem = layer.problem
     needed, one, two = (2 * problem.with_runtime(n).tensor_bytes for n in (problem.runtime_size, 1, 2))
     if needed > info.memory_bytes:

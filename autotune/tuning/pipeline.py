@@ -1,4 +1,4 @@
-"""render -> compile -> load -> verify -> measure -> store, for many configs of one or several layers at once."""
+"""render -> compile -> load -> verify -> measure -> store, for many configs of one or more layers at once."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
-"""How long a result from a device may wait for the interpreter while the search computes, seconds.
+"""How long, in seconds, a result from a device may wait for the interpreter while the search is computing.
 
 Python's default of 5 ms is longer than most kernels take.
 """
 
 
 class Ended(Protocol):
-    """Called with every trial after it is stored."""
+    """Called with every trial once it is stored."""
 
     def __call__(self, trial: Trial, *, known: bool) -> None:
-        """Handle a stored trial. `known`: the result was already in the database."""
+        """Handle a stored trial. `known` means that its result was already in the database."""
 
 
 @dataclass(slots=True, eq=False)
 class LayerQueue:
-    """One layer in a pipeline: the families of the configs, the writer of the trials, and a callback for each trial."""
+    """A layer in a pipeline: the families of its configs, a writer for its trials, and a callback for each trial."""
 
     study: Study
     writer: StoredLayer
@@ -60,7 +60,7 @@ class LayerQueue:
 
 @dataclass(slots=True)
 class _InFlight:
-    """A trial in flight: a config that was started and has no result yet."""
+    """A trial in flight, which is a config that has been started but has no result yet."""
 
     queue: LayerQueue
     number: int
@@ -74,7 +74,7 @@ class _InFlight:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A trial that runs on a device or is next in the device's queue. The stored outcome is `running`."""
+    """A trial that is running on a device, or is next in its queue. The stored outcome is `running`."""
 
     queue: LayerQueue
     trial: Trial
@@ -82,9 +82,9 @@ class _Launched:
 
 
 class Pipeline:
-    """The pending configs of all layers. Many are compiled at once; each device measures one at a time.
+    """The pending configs of all layers. Many are compiled at once, but each device measures one at a time.
 
-    Use the pipeline as a context manager: it drops the pending configs if the block raises.
+    Use the pipeline as a context manager. If the block raises, the pending configs are dropped.
     """
 
     def __init__(self, evaluator: Evaluator, *, clock: Callable[[], float]) -> None:
@@ -112,29 +112,29 @@ class Pipeline:
 
     @property
     def has_room(self) -> bool:
-        """Whether another config is worth starting now."""
+        """Whether it is worth starting another config now."""
         return self.under_way < self._evaluator.ahead
 
     @property
     def _capacity(self) -> int:
-        """The maximum number of kernels that are handed to the devices.
+        """How many kernels may be handed to the devices.
 
-        This is one more than the number of `evaluate` calls at once, because proposing a config takes as long as
+        This is one more than the number of concurrent `evaluate` calls, because proposing a config takes as long as
         running a kernel.
         """
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
     @property
     def under_way(self) -> int:
-        """The number of configs that were started and whose trials are not stored yet."""
+        """How many configs have been started whose trials aren't stored yet."""
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:
-        """Return the number of configs under way that belong to one layer."""
+        """Return how many of the configs under way belong to this layer."""
         return sum(one.queue is queue for one in self._all)
 
     def supplies(self, queue: LayerQueue) -> bool:
-        """Whether a layer has enough pending configs to keep the devices busy until another config is compiled."""
+        """Return whether a layer has enough pending configs to keep the devices busy until another one is compiled."""
         return self.of(queue) >= 2 * self._capacity
 
     def pending(self, queue: LayerQueue) -> set[str]:
@@ -156,7 +156,7 @@ class Pipeline:
         best_us: Callable[[], float | None],
         ended: Ended,
     ) -> LayerQueue:
-        """Open a queue for a layer. The devices make the layer's data while the first kernels are compiled."""
+        """Open a queue for a layer. The devices make its data while the first kernels are being compiled."""
         return LayerQueue(
             study,
             writer,
@@ -169,11 +169,11 @@ class Pipeline:
         )
 
     def alone(self, measure: Callable[[], T]) -> Future[T]:
-        """Run `measure` in the thread of the finals, after earlier calls have ended."""
+        """Run `measure` in the finals' thread once earlier calls have ended."""
         return self._finals.submit(measure)
 
     def start(self, queue: LayerQueue, number: int, config: Config, proposed_by: str) -> None:
-        """Render a config and start compiling it, unless the kernel is known, quarantined or pending."""
+        """Render a config and start compiling it, unless its kernel is known, quarantined or already pending."""
         before = self._clock()
         source = render(queue.bounds[config.template], config)
         spared = any(source.hash in hashes for hashes in (self.pending(queue), queue.quarantined, queue.known))
@@ -201,19 +201,19 @@ class Pipeline:
             self._end(future, launched)
 
     def drain(self) -> None:
-        """Finish all pending trials. Raises a device's error if making a layer's data failed."""
+        """Finish all pending trials. If making a layer's data failed, raises the device's error."""
         while self._under_way or self._measuring:
             self.advance()
 
     def _awaited(self) -> list[Future[object]]:
-        """Return the future that each pending kernel waits for: first the compilation, then the layer's data."""
+        """Return the future that each pending kernel is waiting for: first its compilation, then the layer's data."""
         compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
         return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 
     def _launch(self, ended: Sequence[_Launched] = ()) -> None:
         """Send trials whose binaries are ready to free devices, and reuse known results for trials without a binary.
 
-        The trials in `ended` were measured and are not stored yet.
+        The trials in `ended` have been measured but not stored yet.
         """
         measured_now = {_identity(launched) for launched in (*self._measuring.values(), *ended)}
         waiting: set[tuple[int, str]] = set()
@@ -231,7 +231,7 @@ class Pipeline:
             waiting.add(identity)
 
     def _take_over(self, flight: _InFlight) -> None:
-        """Store a trial without running the kernel, whose result is known or which is quarantined."""
+        """Store a trial without running its kernel, because the result is known or the kernel is quarantined."""
         writer, by = flight.queue.writer, flight.proposed_by
         known = flight.queue.known.get(flight.source.hash)
         if known is None:
@@ -244,7 +244,7 @@ class Pipeline:
         flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
-        """Send a compiled trial to a device, after storing it as `running`."""
+        """Store a compiled trial as `running` and send it to a device."""
         queue, source, trial, by = flight.queue, flight.source, _running(flight), flight.proposed_by
         queue.evaluated += 1
         try:
@@ -267,7 +267,7 @@ class Pipeline:
         self._measuring[future] = _Launched(queue, trial, source)
 
     def _evaluate(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> Measured:
-        """Evaluate a kernel on a free device, in a race against the current best time."""
+        """Evaluate a kernel on a free device, racing it against the current best time."""
         best_us = queue.best_us() or math.inf
         return self._evaluator.evaluate(source, binary, cache=queue.study.measure.cache, best_us=best_us)
 
@@ -284,13 +284,13 @@ class Pipeline:
         launched.queue.ended(trial, known=False)
 
     def _with_source_lines(self, queue: LayerQueue, rejected: Rejected, source: KernelSource) -> Rejected:
-        """Return the rejection with line numbers of the family's own files in the message."""
+        """Return the rejection with its message referring to lines of the family's own files."""
         family = queue.bounds[source.config.template].template
         message = with_source_lines(rejected.message, family, source, self._evaluator.info)
         return Rejected(rejected.outcome, rejected.reason, message)
 
     def _occupancy(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> float | None:
-        """Return the lowest theoretical occupancy of the kernel's stages; None if the device is not a GPU.
+        """Return the lowest theoretical occupancy of any of the kernel's stages, or None if the device isn't a GPU.
 
         Raises Rejected, before the kernel is loaded, if no block fits or if the compiler spilled too many registers.
         """
@@ -316,7 +316,7 @@ class Pipeline:
 
 
 def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:
-    """Return the trial with the outcome, reason and message of a rejection."""
+    """Return the trial with a rejection's outcome, reason and message."""
     return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
 
 
@@ -345,7 +345,7 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
 
 
 def _identity(one: _InFlight | _Launched) -> tuple[int, str]:
-    """Return a key that identifies a kernel of a layer."""
+    """Return a key that identifies a layer's kernel."""
     return id(one.queue), one.source.hash
 
 

@@ -1,9 +1,9 @@
-"""Run all layers in one pipeline: choose the layer that starts the next config, and decide when finals run.
+"""Run all layers in one pipeline: choose which layer starts the next config, and when finals run.
 
-Without a total budget, layers are tuned in order. Later layers use free capacity while an earlier layer waits for its
-first results, and during its finals. With a total budget, every layer first gets one config, and each further config
-goes to the layer with the largest expected saving. Both orders depend only on the histories of the layers, so a resumed
-run continues as the interrupted run would have.
+Without a total budget, layers are tuned in order. Later layers use the capacity that is left while an earlier one waits
+for its first results or runs its finals. With a total budget, every layer first gets one config, and each further
+config goes to the layer with the largest expected saving. Both orders depend only on the layers' histories, so a
+resumed run continues just as the interrupted one would have.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from autotune.tuning.trial_log import Network, Progress
 from autotune.tuning.tuned_layer import OpenLayer, Run, TunedLayer
 
 DECAY = 1.5
-"""Exponent of the expected gain, which decreases with the number of evaluations n as n^-1.5.
+"""Exponent of the expected gain, which falls with the number of evaluations n as n^-1.5.
 
 docs/search.md lists alternatives.
 """
 
 
 def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: float | None) -> float:
-    """Return the expected reduction of the network's time by a layer's next evaluation, up to a common factor.
+    """Return by how much a layer's next evaluation is expected to reduce the network's time, up to a common factor.
 
-    The layer runs `count` times in the network. `best_us` is the time of the best kernel, `evaluated` the number of
+    The layer runs `count` times in the network. `best_us` is the time of its best kernel, `evaluated` the number of
     evaluations including pending ones, and `floor_us` the minimum time of any kernel, if known. If `best_us` is below
-    the floor, the floor is wrong and is ignored, so that the result is not negative.
+    the floor, the floor is wrong and therefore ignored, so that the result isn't negative.
     """
     above_us = best_us - (floor_us or 0.0)
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
@@ -46,7 +46,7 @@ TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "
 class Schedule:
     """Tunes layers of different shapes concurrently.
 
-    `listing_s` is the time that listing the layers' search spaces took, which counts towards a total time.
+    `listing_s` is how long it took to list the layers' search spaces, which counts towards a total time.
     """
 
     def __init__(self, run: Run, layers: Sequence[OpenLayer], listing_s: float = 0.0) -> None:
@@ -64,7 +64,7 @@ class Schedule:
     def run(self) -> tuple[LayerResult, ...]:
         """Evaluate configs until the budgets, the time or the search spaces are used up.
 
-        Returns the results of the layers that started.
+        Returns the results of all layers that were started.
         """
         with self._pipeline as pipeline:
             for tuned in self._layers:
@@ -84,7 +84,7 @@ class Schedule:
 
     @property
     def _open(self) -> list[TunedLayer]:
-        """The layers that are not done. After an interruption, only layers that have started are included."""
+        """The layers that aren't done. After an interruption, this includes only layers that were started."""
         interrupted = self._run.stopping()
         return [tuned for tuned in self._layers if tuned.result is None and (tuned.begun or not interrupted)]
 
@@ -94,7 +94,7 @@ class Schedule:
         return self._study.time_budget_total_s is not None or self._study.trials_total is not None
 
     def _charge(self) -> None:
-        """Divide the elapsed time among the layers that are being searched."""
+        """Divide the elapsed time among the layers being searched."""
         now = self._run.clock()
         searched = [tuned for tuned in self._layers if tuned.begun and not tuned.stopped]
         for tuned in searched:
@@ -104,7 +104,7 @@ class Schedule:
     # Which layer is next.
 
     def _next(self) -> TunedLayer | None:
-        """Return the layer that should begin or start a config now; None if there is no capacity."""
+        """Return the layer that should begin or start a config now, or None if there is no capacity."""
         if self._must_wait() or not self._pipeline.has_room:
             return None
         open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
@@ -117,25 +117,25 @@ class Schedule:
         return first[0] if first else max(ready, key=self._gain_us, default=None)
 
     def _must_wait(self) -> bool:
-        """Whether finals are due or running on an evaluator whose finals must run alone."""
+        """Whether finals are due or running, and the evaluator requires them to run alone."""
         return self._run.evaluator.finals_alone and any(self._due(tuned) for tuned in self._layers)
 
     def _due(self, tuned: TunedLayer) -> bool:
-        """Whether a layer starts no more configs and is not done."""
+        """Return whether a layer isn't done but won't start any more configs."""
         return tuned.begun and bool(tuned.stopped) and tuned.result is None
 
     def _searching_s(self, total_s: float) -> float:
-        """Return the part of the total time that is left for the search after listing and all finals."""
+        """Return how much of the total time is left for the search, after listing and all finals."""
         return total_s - min(self._listing_s, LISTING * total_s) - self._finals_s * len(self._layers)
 
     def _tried(self, tuned: TunedLayer) -> int:
-        """Return the number of a layer's evaluations, including pending ones."""
+        """Return how many evaluations a layer has had, including pending ones."""
         return tuned.evaluated + tuned.under_way(self._pipeline)
 
     def _gain_us(self, tuned: TunedLayer) -> float:
-        """Return the expected saving of a layer's next config.
+        """Return the expected saving from a layer's next config.
 
-        A layer without a correct kernel is assumed to be as slow as the slowest layer.
+        Until a layer has a correct kernel, it is assumed to be as slow as the slowest layer.
         """
         slowest = max((one.best_us for one in self._layers if one.best_us), default=1.0)
         return expected_gain_us(
@@ -148,7 +148,7 @@ class Schedule:
     # When to stop.
 
     def _end_what_is_done(self) -> None:
-        """Stop layers when a shared budget is used up, or when a layer has almost reached its floor."""
+        """Stop layers whose shared budget is used up, or that have almost reached their floor."""
         if not self._shared:
             return
         spent = self._spent()
@@ -157,14 +157,14 @@ class Schedule:
                 tuned.stopped = spent or (ROOFLINE if self._at_roofline(tuned) else "")
 
     def _at_roofline(self, tuned: TunedLayer) -> bool:
-        """Whether a layer's best time is almost at the floor. False if a kernel is faster than the floor, which is
-        then wrong.
+        """Return whether a layer's best time is almost at the floor. If a kernel beats the floor, that is wrong, and
+        so: False.
         """
         floor, best_us = self._floor_us(tuned), tuned.best_us
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor
 
     def _spent(self) -> str:
-        """Return the name of the total budget that is used up; empty if there is budget left."""
+        """Return which total budget is used up, or "" if there is some left."""
         total_s, total = self._study.time_budget_total_s, self._study.trials_total
         if total_s is not None and self._elapsed_s >= self._searching_s(total_s):
             return TIME_IN_TOTAL
@@ -182,7 +182,7 @@ class Schedule:
         return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
-        """Start the finals of layers that have stopped, and resume finals that can continue."""
+        """Start the finals of layers that have stopped, and resume those that can continue."""
         for tuned in self._layers:
             if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
                 self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))
@@ -191,13 +191,13 @@ class Schedule:
                 self._go_on(tuned, finals)
 
     def _settled(self, tuned: TunedLayer) -> bool:
-        """Whether a layer's finals can start, without waiting for pending trials or other finals."""
+        """Return whether a layer's finals can start without waiting for pending trials or other finals."""
         if self._run.evaluator.finals_alone:
             return not self._pipeline.under_way and not self._finals
         return not tuned.under_way(self._pipeline)
 
     def _go_on(self, tuned: TunedLayer, finals: Generator[Future[object], None, None]) -> None:
-        """Resume finals until they must wait for a future or have ended."""
+        """Resume finals until they have to wait for a future or have ended."""
         self._finals.pop(tuned, None)
         for future in finals:
             if not future.done():
@@ -211,7 +211,7 @@ class Schedule:
         return floor_us(tuned.layer.problem, best.accuracy, self._run.rates) if best else None
 
     def _observe(self, progress: Progress) -> None:
-        """Add the progress of the network to the progress of a layer, and report both."""
+        """Add the network's progress to a layer's progress, and report both."""
         timed = [tuned for tuned in self._layers if tuned.best_us]
         floors = [tuned.layer.count * floor for tuned in timed if (floor := self._floor_us(tuned)) is not None]
 

@@ -1,4 +1,4 @@
-"""Keep track of a layer's trials during a run: known results, interrupted trials, the next number, the progress."""
+"""Keep track of a layer's trials during a run: known results, interrupted trials, the next number and the progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from autotune.trial import Config, Outcome, Trial
 from autotune.tuning.layer_store import LayerState
 
 Phase = Literal["listing", "start", "search", "finals"]
-"""The phases of a layer: `listing` the search spaces before any layer starts, `start` while the first kernels are
-compiled, `search` while trials end, and `finals`.
+"""A layer's phases: `listing` its search spaces before any layer starts, `start` while the first kernels are being
+compiled, `search` while trials are ending, and `finals`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The progress of all layers of a run. Times are weighted by the layers' counts."""
+    """The progress of all layers in a run. Times are weighted by the layers' counts."""
 
     layers: int
     """number of layers that the run tunes"""
@@ -50,7 +50,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a layer, which the observer gets when a phase begins and after every trial."""
+    """A layer's progress, passed to the observer at the beginning of each phase and after every trial."""
 
     layer: str
     """name in the form `study.layer`"""
@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A message of failed trials, with the number of occurrences and an example."""
+    """A message shared by failed trials, with an example and how often it occurred."""
 
     message: str
     outcome: Outcome
@@ -89,13 +89,13 @@ class Seen:
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """Return the correct trial with the smallest median, the first if several are equal; None if none is correct."""
+    """Return the correct trial with the smallest median (the first of equal ones), or None if none is correct."""
     correct = (trial for trial in trials if trial.median_us is not None)
     return min(correct, key=lambda trial: trial.median_us or 0.0, default=None)
 
 
 class TrialLog:
-    """The trials of a layer, from the database and from this run, in the order in which they ended."""
+    """A layer's trials, from the database and from this run, in the order in which they ended."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class TrialLog:
         self.reused = 0
 
     def take_number(self) -> int:
-        """Return the number for a new trial and increase the next number."""
+        """Return the next trial's number and advance the counter."""
         self.next_number += 1
         return self.next_number - 1
 
     def suspects(self, wanted: Callable[[Config], bool]) -> tuple[TrialKey, ...]:
-        """Return the wanted trials that a killed run left `running`. Each of them is tried again, alone."""
+        """Return those wanted trials that a killed run left `running`. Each of them is tried again on its own."""
         return tuple(suspect for suspect in self._state.suspects if wanted(suspect.config))
 
     def report(self, done: int, *, trial: Trial | None = None, ended: bool = False, phase: Phase = "search") -> None:
@@ -154,7 +154,7 @@ class TrialLog:
         )
 
     def add(self, trial: Trial, *, known: bool = False) -> None:
-        """Count a finished trial; `known`: the result was already in the database."""
+        """Count a finished trial. `known` means that its result was already in the database."""
         self.trials.append(trial)
         self.reused += known
         if trial.compiled and trial.source_hash is not None:
@@ -164,7 +164,7 @@ class TrialLog:
         self.best = fastest([*([self.best] if self.best else []), trial])
 
     def disprove(self, disproved: Trial) -> None:
-        """Change a trial that was correct, and all trials with the same kernel, to the new outcome."""
+        """Change the outcome of a trial that was correct, and of all trials with the same kernel."""
         self.count_failure(disproved)
         same = {trial.number for trial in self.trials if trial.source_hash == disproved.source_hash}
         self.trials = [

@@ -1,4 +1,6 @@
-"""Tune a study, through all steps: problem, template, space, render, compile, verify, measure, store, search."""
+"""Tune a study by going through all steps: problem, template, space, render, compile, verify, measure, store,
+search.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ def tune(
     search: bool = True,
     finals: FinalsPlan | None = PLAIN_FINALS,
 ) -> tuple[LayerResult, ...]:
-    """Tune all layers of a study, or the given layers, and return the result of each layer.
+    """Tune a study's layers, or only the given ones, and return the result of each.
 
-    If `search` is false, only the finals run, on the stored trials of the study. If `finals` is None, no finals run,
-    and a best kernel that earlier finals chose does not change. `templates` contains every family that the study names.
-    Raises StudyError before any kernel runs if a layer has no family.
+    If `search` is false, only the finals run, on the study's stored trials. If `finals` is None, no finals run, and a
+    best kernel chosen by earlier finals stays the best. `templates` contains every family that the study refers to.
+    Raises StudyError, before any kernel runs, if a layer has no family.
     """
     began_s = clock()
     wanted = study.layers if layers is None else layers

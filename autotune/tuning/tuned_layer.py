@@ -32,7 +32,7 @@ SHARE = 5  # at most 1/5 of a budget is pending, so that later configs of a smal
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The limits of one part of a cluster run, which continues a layer after earlier parts of the same run."""
+    """The limits of one part of a cluster run, which continues a layer where earlier parts of the run left off."""
 
     evaluations: int
     """number of new evaluations after which the layer is paused"""
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The settings of one run of `tune`, shared by all its layers."""
+    """The settings of a `tune` run, shared by all of its layers."""
 
     study: Study
     evaluator: Evaluator
@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OpenLayer:
-    """A layer to tune, with the layer's search spaces, stored state and database writer."""
+    """A layer to tune, with its search spaces, stored state and database writer."""
 
     layer: Layer
     spaces: Sequence[SearchSpace]
@@ -75,9 +75,9 @@ class OpenLayer:
 
 
 class TunedLayer:
-    """One layer during tuning. Each call of `ask` starts a config in a pipeline; `conclude` runs the finals.
+    """A layer being tuned. Each call to `ask` starts a config in a pipeline, and `conclude` runs the finals.
 
-    Asking for configs does not wait for results, so that `Schedule` can tune several layers at once.
+    Asking for configs doesn't wait for results, so `Schedule` can tune several layers at once.
     """
 
     def __init__(self, run: Run, opened: OpenLayer) -> None:
@@ -111,7 +111,7 @@ class TunedLayer:
         self._queue: LayerQueue | None = None
 
     def begin(self, pipeline: Pipeline) -> None:
-        """Prepare the search. Then repeat each trial that a killed run left `running`, one at a time."""
+        """Prepare the search, then repeat each trial that a killed run left `running`, one at a time."""
         self.begun = True
         if self.run_of.search:
             self.design = self.opened.design()
@@ -147,27 +147,27 @@ class TunedLayer:
 
     @property
     def best_us(self) -> float | None:
-        """The median of the fastest correct kernel, microseconds; None if there is no correct kernel."""
+        """The fastest correct kernel's median in microseconds, or None if no kernel is correct."""
         return self.log.best.median_us if self.log.best else None
 
     @property
     def start_us(self) -> float | None:
-        """The time that this run started from: the best earlier kernel's, or else the first correct kernel's."""
+        """The time from which this run started: that of the best earlier kernel, or else of the first correct one."""
         if self.incumbent is not None:
             return self.incumbent.median_us
         return next((trial.median_us for trial in self.log.trials if trial.median_us is not None), None)
 
     @property
     def evaluated(self) -> int:
-        """The number of distinct kernels that were compiled or failed to compile, in the study's whole history."""
+        """How many distinct kernels were compiled, or failed to compile, in the study's entire history."""
         return len(self.log.evaluated)
 
     def under_way(self, pipeline: Pipeline) -> int:
-        """Return the number of configs that were started and have no result yet."""
+        """Return how many configs have been started but have no result yet."""
         return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:
-        """Whether another config is worth starting before a pending one has ended."""
+        """Return whether it is worth starting another config before a pending one has ended."""
         if self._queue is None or not pipeline.has_room:
             return False
         if pipeline.of(self._queue) >= max(1, self.study.trials // SHARE):
@@ -175,7 +175,7 @@ class TunedLayer:
         return not pipeline.supplies(self._queue) or not self.search.is_random
 
     def ask(self, pipeline: Pipeline) -> None:
-        """Start the next config, or set `stopped` to the reason why there is none."""
+        """Start the next config or, if there is none, set `stopped` to the reason."""
         assert self._queue is not None  # noqa: S101 - it has begun and not stopped
         self.stopped = self._why_stop(pipeline.pending(self._queue))
         if not self.stopped:
@@ -186,7 +186,7 @@ class TunedLayer:
                 pipeline.start(self._queue, self.log.take_number(), config, self.search.proposed_by(config))
 
     def conclude(self, pipeline: Pipeline, finals_s: float) -> Generator[Future[object], None, None]:
-        """Run the finals for up to `finals_s` seconds and set `result`. The layer must have no pending trials."""
+        """Run the finals for up to `finals_s` seconds and set `result`. There must be no pending trials."""
         if self._queue is not None:
             yield cast("Future[object]", self._queue.ready)
             self._queue.ready.result()
@@ -234,18 +234,18 @@ class TunedLayer:
         return finals.hold(self.log.trials, self.incumbent)
 
     def _with_data(self, measure: Callable[[], InTurn]) -> InTurn:
-        """Run `measure` once the devices have the layer's data, which a search has already requested."""
+        """Run `measure` as soon as the devices have the layer's data, which a search has already requested."""
         if self._queue is None:
             self.evaluator.begin_layer(self.layer.problem)
         return measure()
 
     def _disprove(self, trial: Trial, message: str) -> None:
-        """Record that the kernel of a correct trial was wrong in the finals, which removes the trial's time."""
+        """Record that a correct trial's kernel was wrong in the finals, which removes its time."""
         self.writer.disprove(trial.source_hash or "", message)
         self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
     def _design_result(self) -> DesignResult | None:
-        """Return the result of the initial configs; None if there were none."""
+        """Return how the initial configs turned out, or None if there were none."""
         if self.design is None:
             return None
         trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]
@@ -267,7 +267,7 @@ class TunedLayer:
     # Asking and starting.
 
     def _why_stop(self, pending: set[str]) -> str:
-        """Return the reason to start no further config while these sources are pending; empty if there is none."""
+        """Return why no further config should start while these sources are pending, or "" if one should."""
         if self.run_of.stopping():
             return INTERRUPTED
         limit = self.study.time_budget_s
