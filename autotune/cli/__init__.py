@@ -61,7 +61,7 @@ _GROUPS = {
         "clean": "database",
     },
 }
-"""The commands in the order in which `--help` lists them, each with its module."""
+"""The commands and their modules, in the order in which `--help` lists them."""
 _MEASURING = {"tune", "compare", "ladder", "dispatch", "retime"}
 """Commands that store trials while they run."""
 _OLD_NAMES = {
@@ -78,7 +78,7 @@ _OLD_NAMES = {
     "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
-"""Commands of earlier versions, each with the words that run instead until the next version, or with advice."""
+"""Commands from earlier versions, each with the words that run instead until the next version, or with advice."""
 _OLD_OPTIONS = {
     "--by": "diff takes NAME@GENERATION for a study, and more of a device's name",
     "--gpu": "--device",
@@ -90,7 +90,7 @@ _OLD_OPTIONS = {
     "--verbose": "--db says which database is used",
     "-v": "--db says which database is used",
 }
-"""Options of earlier versions, each with the option that replaces it until the next version, or with advice."""
+"""Options from earlier versions, each with the option that replaces it until the next version, or with advice."""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -121,9 +121,9 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """Run the command line.
 
-    The exit code is 0 for success, 1 for an AutotuneError (printed as one line), and 2 for wrong usage. For SIGHUP,
-    SIGINT (Ctrl-C), SIGPIPE (a closed pipe) and SIGTERM it is 128 plus the number of the signal, as in a shell.
-    `retime` exits with 3 if a winner regressed or failed.
+    The exit code is 0 for success, 1 for an AutotuneError (printed on one line), and 2 for wrong usage. After SIGHUP,
+    SIGINT (Ctrl-C), SIGPIPE (a closed pipe) or SIGTERM, it is 128 plus the signal's number, as in a shell. `retime`
+    exits with 3 if a winner regressed or failed.
     """
     with (
         for_people(),
@@ -172,7 +172,7 @@ def _note(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,
 ) -> None:
-    """Print a warning about the results database as a one-line note, and any other warning as Python does."""
+    """Print a warning about the results database as a one-line note, and any other warning in Python's own way."""
     if issubclass(category, StoreWarning):
         note(f"autotune: note: {message}")
     else:
@@ -184,9 +184,9 @@ def cleaning_up_on(*signals: signal.Signals) -> Iterator[Callable[[], None]]:
     """Raise SystemExit on the first of these signals, so that temporary folders are removed and workers end.
 
     Later signals are ignored, because they would interrupt the cleanup. The context manager yields a function that
-    exits again if a signal has arrived. It is needed because the exception may have been lost: SQLite replaces an
-    exception in its callbacks by an error of its own, and Python 3.11 replaces an exception that is raised while a
-    class is created by a RuntimeError.
+    exits again if a signal has arrived. This is necessary because the exception may get lost: SQLite replaces
+    exceptions in its callbacks with an error of its own, and Python 3.11 replaces an exception raised during the
+    creation of a class with a RuntimeError.
     """
     ending: list[int] = []
 

@@ -1,4 +1,4 @@
-"""`best`: the best kernel of each layer, how well it matches the device, and the totals of a network."""
+"""`best`: show each layer's best kernel, how well it matches the device, and a network's totals."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def show_best(
     *,
     lacking: Sequence[LayerRow] = (),
 ) -> None:
-    """Print best kernels and layers without a kernel, and warn about kernels that are faster than their floors.
+    """Print best kernels and layers without one, and warn about kernels that beat their floors.
 
-    `of_network` contains more cells for some kernels, by trial and layer.
+    `of_network` contains additional cells for some kernels, by trial and layer.
     """
     from autotune.analysis.trial_rows import best_cells
 
@@ -103,16 +103,16 @@ def show_best(
 
 
 def _unanswered(store: Store, what: str | None, kernels: Sequence[BestWithRoofline]) -> list[LayerRow]:
-    """Return the selected layers that have no kernel, each once."""
+    """Return the selected layers without a kernel, each once."""
     answered = {kernel.best.layer.problem for kernel in kernels}
     lacking = {(row.name, row.layer): row for row in store.studies.layers(what) if row.layer.problem not in answered}
     return list(lacking.values())
 
 
 def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unanswered: Sequence[str]) -> bool:
-    """Print which accuracy classes have kernels if layers have no kernel of the given class.
+    """If layers have no kernel in the given class, print which classes do have one.
 
-    Returns False if no class has a kernel.
+    Returns False if there are none.
     """
     classes = sorted({row.row.trial.accuracy for row in store.best.list(what)} - {accuracy})
     if classes:
@@ -123,7 +123,7 @@ def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unansw
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
-    """Print a note if there are imported results, which are not ranked."""
+    """If there are imported results, print a note that they aren't ranked."""
     places: Sequence[str | Problem | None] = unanswered or [what]
     if any(store.best.is_imported(place) for place in places):
         note(f"{db}: {store.best.advice(what)}")
@@ -155,11 +155,11 @@ NETWORK_COLUMNS = key_columns(
     *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
     hidden=True,
 )
-"""The columns of `best` that describe the network, in JSON and CSV."""
+"""Those columns of `best` that describe the network, in JSON and CSV."""
 
 
 def network_cells(networks: Sequence[Network]) -> dict[tuple[int, str], Cells]:
-    """Return the cells of NETWORK_COLUMNS for the fastest kernel of each layer, by trial and layer."""
+    """Return the NETWORK_COLUMNS cells for each layer's fastest kernel, by trial and layer."""
     return {
         (one.kernel.best.row.id, one.layer.name): {
             "count": one.layer.count,
@@ -179,7 +179,7 @@ def network_cells(networks: Sequence[Network]) -> dict[tuple[int, str], Cells]:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a network's table: a layer or a sum of layers."""
+    """A line in a network's table, which is a layer or a sum of layers."""
 
     layer: str
     count: int
@@ -195,7 +195,7 @@ _COLUMNS = field_columns(_Line)
 
 
 def show_network(network: Network) -> None:
-    """Print a network's layers and their sum, with a sum for each operation if there are several."""
+    """Print a network's layers and their sum. If there are several operations, each gets a sum of its own."""
     mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
     lines = [
         _Line(
@@ -219,7 +219,7 @@ def show_network(network: Network) -> None:
 
 
 def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Line:
-    """Add up a network's layers; with `of`, the line is the sum of one operation."""
+    """Add up a network's layers or, with `of`, those of one operation."""
     timed, layers = sum(one.time_us is not None for one in network.layers), len(network.layers)
     name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
     count = sum(one.layer.count for one in network.layers)
@@ -232,9 +232,9 @@ def _percent(share: float | None) -> str | None:
 
 
 def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None, str]]) -> None:
-    """Warn on standard error about kernels that are faster than their floors, which shows that the floors are wrong.
+    """Warn on standard error about kernels that beat their floors, which means that the floors are wrong.
 
-    Each kernel is given as a device, a layer, the floor divided by the kernel's time, and, if arithmetic determines the
+    Each kernel is given as a device, a layer, the floor divided by the kernel's time and, if arithmetic determines the
     floor, a phrase about the rate.
     """
     above: dict[str, dict[str, tuple[float, str]]] = {}
@@ -253,7 +253,7 @@ def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None, st
 
 
 def floor_of(kernel: BestWithRoofline) -> tuple[str, str, float | None, str]:
-    """Return a best kernel in the form that `warn_faster_than_roofline` expects."""
+    """Return a best kernel in the form expected by `warn_faster_than_roofline`."""
     row, floor, rate = kernel.best.row, kernel.facts.floor, ""
     if floor is not None and floor.term == "arithmetic":
         flops = row.flops or row.problem.flops

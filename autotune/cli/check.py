@@ -1,4 +1,4 @@
-"""`check`: verify a family on every kind of layer that the family supports."""
+"""`check`: verify a family on every kind of layer that it supports."""
 
 from __future__ import annotations
 
@@ -173,13 +173,13 @@ _DIFFERENT = ((Outcome.WRONG_RESULT, "wrong"), (Outcome.WRONG_RESULT, "inexact")
 
 
 def _hint(family: KernelTemplate, rows: Sequence[CheckRow]) -> str:
-    """Return a hint that a user's own reference may be wrong, if the outputs of every kernel differ from it."""
+    """Return a hint that the user's own reference may be wrong, if no kernel agrees with it."""
     differ = all((row.outcome, row.reason) in _DIFFERENT for row in rows)
     return hint_at_reference(family.operation) if differ else ""
 
 
 def _architectures(jobs: int, *, each: bool) -> tuple[Architectures | None, str]:
-    """Return the compiler for the toolkit's architectures, or None and the reason why there is no compiler."""
+    """Return the compiler for the toolkit's architectures, or None and the reason why there isn't one."""
     try:
         return Architectures(find_nvcc(), jobs, each=each), ""
     except ToolchainError as error:
@@ -212,7 +212,7 @@ def _under_compute_sanitizer(
 ) -> list[str]:
     """Run a sample of a GPU's configs under compute-sanitizer.
 
-    Adds a row for each fault, and returns lines that say what ran.
+    Adds a row for each fault, and returns lines that describe what ran.
     """
     try:
         sanitizer = open_sanitizer(device or "cuda:0", jobs, tools=ALL_TOOLS)
@@ -227,7 +227,7 @@ def _under_compute_sanitizer(
 
 
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
-    """Describe one example of each kind of failure, and the values that the failed configs have in common."""
+    """Describe one example of each kind of failure, and which values the failed configs have in common."""
     lines: list[str] = []
     for (outcome, reason), group in groupby(
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)
@@ -259,13 +259,13 @@ def reproduction(problem: Problem, config: Config) -> list[str]:
 
 
 def _admits(plan: CasePlan, arch: int) -> bool:
-    """Whether the family admits an architecture."""
+    """Return whether the family supports an architecture."""
     bound = BoundTemplate(plan.template, plan.subjects[0].bound.problem, device_of(arch))
     return all(bound.bind(condition.holds).integer({}) for condition in plan.template.arch)
 
 
 def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> list[str]:
-    """Describe the run-time sizes at which configs ran, and the grid axes that never had a second block."""
+    """Describe the run-time sizes at which configs ran, and any grid axes that never had a second block."""
     correct = [row for row in rows if row.outcome == Outcome.CORRECT]
     cases = [row for row in correct if row.factors]
     if not cases:
@@ -297,7 +297,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> l
 def _coverage_lines(
     checking: FamilyCheck, covered: Coverage, rows: Sequence[CheckRow], no_nvcc: str, *, every: bool
 ) -> list[str]:
-    """Describe the pairs that were covered and the pairs that were not tested."""
+    """Describe which pairs were tested and which weren't."""
     lines = ["Covered pairs of"]
     shares = (
         ("features of the problem", covered.features),

@@ -1,4 +1,4 @@
-"""`worker` and `tune --cluster`: tune on many GPUs of many hosts."""
+"""`worker` and `tune --cluster`: tune on the GPUs of many hosts."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def tune_on_cluster(
     device: str | None,
     jobs: int | None,
 ) -> None:
-    """Tune on workers and print the results of each device class.
+    """Tune on workers and print the results for each device class.
 
-    Raises AutotuneError for layers that were not tuned.
+    Raises AutotuneError if some layers weren't tuned.
     """
     _require_distributed()
     from autotune.cluster.scheduler import local_workers
@@ -145,7 +145,7 @@ def tune_on_cluster(
 
 
 def _give_up() -> None:
-    """Raise BlockingIOError instead of waiting for another process: the coordinator tries again later."""
+    """Raise BlockingIOError instead of waiting for another process, so that the coordinator tries again later."""
     raise BlockingIOError
 
 
@@ -159,7 +159,9 @@ async def _tuned(
     observe: Callable[[Overview], None],
     stopping: Callable[[], bool],
 ) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
-    """Return the results, and the devices that no worker had. `workers` are started on this machine for `local:N`."""
+    """Return the results, and the devices for which there was no worker. `workers` are started on this machine for
+    `local:N`.
+    """
     from autotune.cluster.coordinator import Coordinator
     from autotune.cluster.scheduler import address_of, is_open, local_cluster, quiet
 
@@ -182,7 +184,7 @@ async def _tuned(
 
 
 def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> None:
-    """Raise StudyError for settings that a cluster does not support."""
+    """Raise StudyError for settings that clusters don't support."""
     if not local and (device or jobs):
         raise StudyError(
             "--device and --jobs belong to `autotune worker`; with --cluster name devices by --device-class"
@@ -209,7 +211,7 @@ def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], 
 
 
 def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: Sequence[str]) -> None:
-    """Raise AutotuneError if layers were not tuned or devices had no worker."""
+    """Raise AutotuneError if layers weren't tuned or devices had no worker."""
     problems = [f"no worker had {word}" for word in lacking]
     for of_class in cluster_results:
         problems += [f"{layer} on {of_class.device_class.info.name}: {why}" for layer, why in of_class.failed.items()]
@@ -231,7 +233,7 @@ def _warn(address: str, is_open: Callable[[str], bool]) -> None:
 
 
 def _require_distributed() -> None:
-    """Raise ToolchainError if Dask is not installed."""
+    """Raise ToolchainError if Dask isn't installed."""
     if importlib.util.find_spec("distributed") is None:
         raise ToolchainError("Dask is not installed, which clusters need: pip install 'autotune-conv[cluster]'")
 
@@ -239,7 +241,7 @@ def _require_distributed() -> None:
 def cluster_observer() -> Callable[[Overview], None]:
     """Return an observer that prints the progress of all workers every few seconds.
 
-    The dashboard shows what each worker does.
+    The dashboard shows what each worker is doing.
     """
     lines = PlainLines()
 

@@ -11,10 +11,9 @@ from autotune.cli.output import be_silent, note
 
 
 class GroupedCommands(click.Group):
-    """Lists commands under headings and adds the option `-q` to each command.
+    """Lists commands under headings and adds the option `-q` to each of them.
 
-    The module of a command is imported on first use, because importing all modules takes twice as long as importing
-    one.
+    A command's module is imported on first use, because importing all of them takes twice as long as importing one.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class GroupedCommands(click.Group):
         self._modules = {name: module for group in groups.values() for name, module in group.items()}
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return the commands in the order of the headings."""
+        """Return the commands in the same order as under the headings."""
         return list(self._modules)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
@@ -45,7 +44,7 @@ class GroupedCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by name; for an old name, print a note. Raises click.UsageError for a removed command."""
+        """Find a command by name. For an old name, print a note. Raises click.UsageError if the command was removed."""
         old = args[0]
         if old in self._old_names and not ctx.resilient_parsing:
             new = self._old_names[old]
@@ -60,9 +59,9 @@ class GroupedCommands(click.Group):
         return name, command, [self._current_option(ctx, word, known) for word in rest]
 
     def _current_option(self, ctx: click.Context, word: str, known: Collection[str]) -> str:
-        """Return the word, or the option that replaces it, and print a note about the replacement.
+        """Return the word, or the option that replaces it, in which case a note is printed.
 
-        Raises click.UsageError for an option that no option replaces.
+        Raises click.UsageError for a removed option.
         """
         old, equals, value = word.partition("=")
         new = self._old_options.get(old)
@@ -74,7 +73,7 @@ class GroupedCommands(click.Group):
         return f"{new}{equals}{value}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands of each heading with the first sentence of their help."""
+        """Write each heading's commands with the first sentence of their help."""
         width = max(map(len, self._modules))
         for heading, names in self._headings.items():
             with formatter.section(heading):
@@ -83,7 +82,7 @@ class GroupedCommands(click.Group):
                 formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands if command])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command; its errors are printed even with `-q`."""
+        """Run a command. Its errors are printed even with `-q`."""
         try:
             return super().invoke(ctx)
         except BaseException:

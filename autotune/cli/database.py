@@ -42,7 +42,7 @@ def dump(file: Path, db: str) -> None:
 
 @contextmanager
 def _new(file: Path) -> Iterator[TextIO]:
-    """Open a new file for writing, which appears once it is complete. Raises StoreError if the file already exists."""
+    """Open a new file for writing that only appears once it is complete. Raises StoreError if it already exists."""
     check_writable(file, "FILE")
     if file.exists():
         raise StoreError(f"{file}: exists already; remove it or give another path")
@@ -158,7 +158,7 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Make column names distinct: a repeated name gets a number, so that a JSON object loses no value."""
+    """Make column names distinct by numbering duplicates, so that a JSON object doesn't lose any value."""
     unique_names: dict[str, None] = {}
     last: dict[str, int] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""`devices`: the devices of this machine and their calibrated rates."""
+"""`devices`: list this machine's devices and their calibrated rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RATE_COLUMNS = (
 
 
 def _rate_cells(name: str, info: DeviceInfo, rates: Sequence[Rate]) -> Iterator[Cells]:
-    """Yield a row for each rate. `bounds` is true for the highest rate of a unit, from which floors are computed."""
+    """Yield a row for each rate. `bounds` is true for a unit's highest rate, from which floors are computed."""
     highest = best_rates(rates)
     for rate in rates:
         divisor, unit = _SCALES.get(rate.unit, _OPERATIONS)

@@ -1,4 +1,4 @@
-"""`dispatch`: choose a few kernels for all layers of a study and similar layers, and a rule that selects among them."""
+"""`dispatch`: choose a few kernels for all layers of a study and similar ones, and a rule that selects among them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ CHOICES = (
 
 
 def _choice_cells(name: str, layer: Layer, made: DispatcherRow, choice: Choice) -> Cells:
-    """Return the cells of a layer and of the kernel that a dispatcher chooses for it."""
+    """Return the cells for a layer and for the kernel that a dispatcher chooses for it."""
     kernel = choice.kernel
     return {
         "layer": name,
@@ -254,7 +254,7 @@ def _choice_cells(name: str, layer: Layer, made: DispatcherRow, choice: Choice) 
 
 
 def show_choices(what: str, db: str, device: str | None, style: str | None) -> None:
-    """Show the kernel that each device's latest dispatcher chooses for the layers of a study, or for one layer.
+    """Show which kernel each device's latest dispatcher chooses for a study's layers, or for a single layer.
 
     The layers may belong to a study file that was never tuned. `default_first` is true if no threshold of the rule
     applies to the layer, so that the safe default is tried first.
@@ -279,7 +279,7 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
 
 
 def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
-    """Return the layers that no kernel of a device's latest dispatcher supports.
+    """Return the layers that none of the latest dispatcher's kernels supports, on this device.
 
     Raises StoreError if the device has no dispatcher.
     """

@@ -1,4 +1,4 @@
-"""`doctor` and `--version`: check which requirements this machine meets."""
+"""`doctor` and `--version`: check which of autotune's requirements this machine meets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Checked:
 
     @property
     def state(self) -> str:
-        """`ok`, `missing`, or `optional` if the requirement is missing but not needed."""
+        """`ok`, `missing`, or `optional` if it is missing but not needed."""
         return "ok" if self.found is not None else "missing" if self.needed else "optional"
 
 
@@ -89,7 +89,7 @@ def _build(wheels: Path | None) -> None:
 
 
 def show_version(context: click.Context) -> None:
-    """Print the version of autotune, the toolkit, the driver and the GPUs of this machine."""
+    """Print the versions of autotune, the toolkit and the driver, and this machine's GPUs."""
     if context.resilient_parsing:
         return
     driver = driver_here()
@@ -122,7 +122,7 @@ def _gpus(driver: DriverHere | None) -> str | None:
 
 
 def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
-    """Return the version or path of a tool, or None and advice on how to install the tool."""
+    """Return a tool's version or path, or None and advice on how to install it."""
     try:
         return find(), ""
     except ToolchainError as error:
@@ -130,14 +130,14 @@ def _tool(find: Callable[[], str]) -> tuple[str | None, str]:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of an installed package without importing it, because importing PyCUDA starts the driver."""
+    """Return an installed package's version without importing it, because importing PyCUDA starts the driver."""
     if importlib.util.find_spec(package) is None:
         return None
     return importlib.metadata.version(package)
 
 
 def _writable(what: str, folder: Path, fix: str) -> Checked:
-    """Check that files can be written to a folder, or to its nearest existing parent."""
+    """Check that files can be written to a folder or, if it doesn't exist, to its nearest parent that does."""
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):

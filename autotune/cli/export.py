@@ -1,4 +1,4 @@
-"""`export` and `source`: export the best kernels as a library, and print the text of one kernel."""
+"""`export` and `source`: export the best kernels as a library, and print a kernel's text."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def export(
 
 
 def _show_kernels(origins: Mapping[str, str], left_out: Mapping[str, str]) -> None:
-    """Print where each layer's kernel comes from; group layers without a kernel by reason."""
+    """Print where each layer's kernel comes from, grouping layers without a kernel by reason."""
     for layer, origin in origins.items():
         note(f"{layer}: {origin}")
     reasons: dict[str, list[str]] = {}
@@ -130,7 +130,7 @@ def _show_kernels(origins: Mapping[str, str], left_out: Mapping[str, str]) -> No
 
 
 def _prove(written: WrittenExport) -> None:
-    """Build and test the library in a folder; if Ctrl-C ends the test, print that the library is not proven."""
+    """Build and test the library in a folder. If Ctrl-C ends the test, print that the library isn't proven."""
     from autotune.api.exports import proof_of
 
     try:
@@ -200,7 +200,7 @@ def source(
 def _trials(
     store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None, number: int
 ) -> list[TrialRow]:
-    """Return the trials with this number: correct trials first, then trials on GPUs, then the fastest."""
+    """Return the trials with this number. Correct ones come first, then those on GPUs, then the fastest."""
     rows = [
         row
         for row in store.trials.list(name)
@@ -224,7 +224,7 @@ def _trial_label(kernel: BestRow | TrialRow) -> str:
 
 
 def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...], db: str) -> KernelSource:
-    """Return the kernel that a trial measured. Raises StoreError if the kernel is not available."""
+    """Return the kernel that a trial measured. Raises StoreError if it isn't available."""
     from autotune.analysis.rerender import kernel_of
 
     kernel = kernel_of(row, store, load_recorded_templates(directories, [row.problem.operation], what))
@@ -234,7 +234,7 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
 
 
 def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str:
-    """Return a kernel's text below a comment about the kernel's origin."""
+    """Return a kernel's text below a comment on where it comes from."""
     from autotune.exporting.kernel import kernel_text, recorded_origin
     from autotune.store import BestRow
 
@@ -247,7 +247,7 @@ def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str
 
 
 def _annotated(row: TrialRow, text: str) -> str:
-    """Put the outcome and the message of a failed trial as comments above the text of its kernel."""
+    """Put a failed trial's outcome and message as comments above the text of its kernel."""
     trial = row.trial
     outcome = trial.outcome + (f" / {trial.reason}" if trial.reason else "")
     comments = [f"{row.name} trial {trial.number}: {outcome}", str(trial.config), *trial.message.splitlines()]

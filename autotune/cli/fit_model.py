@@ -1,4 +1,4 @@
-"""`fit-model`: fit the cost model to results. The model predicts the configs with which a search begins."""
+"""`fit-model`: fit the cost model, which predicts the configs with which a search begins, to results."""
 
 from __future__ import annotations
 

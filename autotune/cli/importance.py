@@ -1,4 +1,4 @@
-"""`importance`: show which parameters of a family affect the time."""
+"""`importance`: show which of a family's parameters affect the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.columns import field_columns
 
 @dataclass(frozen=True, slots=True)
 class _Importance:
-    """The importance of a parameter of a family on a layer."""
+    """How important a family's parameter is on a layer."""
 
     layer: str
     device: str
@@ -74,7 +74,7 @@ def importance(
 
 
 def _answer(row: _Importance) -> str:
-    """Describe the parameter with the largest importance in a sentence."""
+    """Describe the most important parameter in a sentence."""
     return (
         f"{row.parameters} of {row.template} affects {row.layer} ({row.device}) most: "
         f"importance {row.importance:.2f} among {row.trials} correct trials."

@@ -1,4 +1,4 @@
-"""`ladder`: show the gain of each technique of a study, and the profile of the technique's best kernel."""
+"""`ladder`: show how much each technique of a study gains, and the profile of its best kernel."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ def ladder(
 def _profile(
     steps: Sequence[LadderStep], ncu: Path, device: str | None, db: str, families: Mapping[str, KernelTemplate]
 ) -> ToolchainError | None:
-    """Profile the best kernels that have no stored profile, each once.
+    """Profile the best kernels without a stored profile, each once.
 
-    An error is returned, so that it can be raised after the ladder is printed.
+    Errors are returned, so that they can be raised after the ladder has been printed.
     """
     from autotune.store import Store
 
@@ -175,7 +175,7 @@ def _profile(
 
 
 def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | None) -> None:
-    """Print a ladder for each device, environment and measurement mode of the study's newest generation."""
+    """Print a ladder for each device, environment and measurement mode in the study's newest generation."""
     from autotune.store import Store
     from autotune.tuning.ladder import circumstances, ladder_steps, require_techniques
 
@@ -190,7 +190,7 @@ def _show_stored(study: Study, layers: Sequence[Layer], db: str, style: str | No
 
 
 def _show(steps: Sequence[LadderStep], db: str, style: str | None) -> None:
-    """Print the steps with the stored profiles of their kernels, from any study."""
+    """Print the steps, with the stored profiles of their kernels from any study."""
     from autotune.store import Store
 
     with Store(db, create=False) as store:

@@ -1,4 +1,4 @@
-"""Options that several commands share, with their shell completion. An option means the same in every command."""
+"""Options shared by several commands, with their shell completion. An option means the same in every command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def family_names(_context: click.Context, _param: click.Parameter, begun: str) -
 
 
 def studies_and_layers(context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete shipped studies, the database's studies and layers, and files, which the shell completes itself."""
+    """Complete bundled studies, the database's studies and layers, and files, which the shell completes itself."""
     from autotune.store import Store
     from autotune.study_reader import study_names
 
@@ -49,7 +49,7 @@ def studies_and_layers(context: click.Context, _param: click.Parameter, begun: s
 
 
 def database_path(context: click.Context, option: click.Parameter, name: str) -> str:
-    """Check the name of a database; a callback for click."""
+    """Check a database's name, as a callback for click."""
     if option.name == "db" and is_typed("db", context):
         name_database(name)
     if name.startswith("recorded") and name not in RECORDED and not Path(name).suffix and not Path(name).exists():
@@ -62,7 +62,7 @@ def database_path(context: click.Context, option: click.Parameter, name: str) ->
 def open_filled(db: str) -> Store:
     """Open an existing results database for writing.
 
-    Raises StoreError if the database does not exist, is empty or is bundled.
+    Raises StoreError if the database is missing, empty or bundled.
     """
     from autotune.store import Store
 
@@ -72,7 +72,7 @@ def open_filled(db: str) -> Store:
 
 
 def is_typed(name: str, context: click.Context | None = None) -> bool:
-    """Whether a parameter of the running command was given on the command line."""
+    """Return whether a parameter of the running command was given on the command line."""
     return (context or click.get_current_context()).get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -91,9 +91,9 @@ def refuse_with(flag: str, *names: str) -> None:
 def numbers_of(
     expected: str, least: int, most: int, *, between: str = ",", prefix: str = ""
 ) -> Callable[[object], tuple[int, ...]]:
-    """Return a type for click: whole numbers in a range, separated by commas or another character.
+    """Return a click type for integers in a range, separated by commas or another character.
 
-    The type raises click.BadParameter with the text `expected` for anything else. Each number may have a `prefix`.
+    For anything else, it raises click.BadParameter with the text `expected`. Each number may have a `prefix`.
     """
 
     def numbers(value: object) -> tuple[int, ...]:
@@ -106,7 +106,7 @@ def numbers_of(
 
 
 class Folder(click.Path):
-    """A parameter type of click for a folder to write into."""
+    """A click parameter type for a folder to write to."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Convert the name of a folder to a path. Raises StoreError for an empty name."""
@@ -152,7 +152,7 @@ OF_DEVICE = click.option(
 def run_on(
     names: str = "cuda:N, host or null", default: str = "the first CUDA device, or else the host"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option `--device` for a command that runs kernels; the help text lists the supported devices."""
+    """Return the option `--device` for a command that runs kernels. The help text lists the supported devices."""
     return click.option("--device", help=f"Run on this device: {names}; default: {default}.")
 
 
@@ -177,9 +177,9 @@ class FilterOptions:
         return self == FilterOptions()
 
     def of(self, store: Store) -> Callable[[Cells], bool]:
-        """Return a function that says whether to include a row of trials or events.
+        """Return a function that decides whether to include a row of trials or events.
 
-        Raises DeviceError for a device that the database lacks.
+        Raises DeviceError for a device that isn't in the database.
         """
         from autotune.api.answers import devices_asked
         from autotune.api.study_names import matches
@@ -194,7 +194,7 @@ class FilterOptions:
         )
 
     def warn_unknown(self, store: Store) -> None:
-        """Print a note about each layer and family that the database lacks, because then no row may be left."""
+        """Print a note about each layer and family that isn't in the database, because the answer may be empty then."""
         known = store.studies.layer_names()
         for option, names, known_names in (
             ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
@@ -226,7 +226,7 @@ def filter_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def one_device(store: Store, device: str | None) -> DeviceInfo | None:
-    """Return the device of this machine, or the recorded device, that `device` names; None if `device` is None.
+    """Return the machine's own or recorded device that `device` refers to, or None if `device` is None.
 
     Raises DeviceError unless exactly one device has this name.
     """

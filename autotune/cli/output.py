@@ -1,7 +1,7 @@
-"""Standard output and standard error for people; JSON, CSV and dumps are written unchanged.
+"""Standard output and standard error for people. JSON, CSV and dumps are written unchanged.
 
-Names of kernels, layers and devices, and the content of a database, may come from untrusted files. Characters that
-could control a terminal are therefore printed as the escape sequences of Python strings.
+Names of kernels, layers and devices, and anything else in a database, may come from untrusted files. Characters that
+could control a terminal are therefore printed as Python escape sequences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from autotune.escape import printable
 
 
 class Shown:
-    """A text stream for people, which escapes control characters; other attributes come from the underlying stream."""
+    """A text stream for people that escapes control characters. All other attributes are those of the underlying
+    stream.
+    """
 
     def __init__(self, exact: TextIO) -> None:
         self.exact = exact
@@ -41,7 +43,7 @@ class Shown:
 
 
 class _Notices(Shown):
-    """Standard error, on which long lines are wrapped between words if it is a terminal."""
+    """Standard error. On a terminal, long lines are wrapped between words."""
 
     silent = False
     """whether only answers and errors are printed"""
@@ -49,7 +51,7 @@ class _Notices(Shown):
     """the value of `--db` on the command line, for the commands that messages name"""
 
     def write(self, text: str) -> int:
-        """Write text that consists of whole lines."""
+        """Write text consisting of whole lines."""
         shown = printable(text)  # raises for bytes, which tells click that this is a text stream
         if self.database:
             shown = _HINT.sub(self._with_database, shown)
@@ -72,9 +74,9 @@ class _Notices(Shown):
 
 _HINT = re.compile(r"`autotune ([a-z-]+)([^`]*)`")
 WITHOUT_DATABASE = frozenset({"worker", "import-model", "new-op", "templates", "check", "fit-model"})
-"""Commands that do not have the option `--db`."""
+"""Commands without the option `--db`."""
 _OF_THE_MACHINE = WITHOUT_DATABASE | {"doctor"}
-"""Commands that a message names without a database, because the database does not change their answer there."""
+"""Commands that messages mention without a database, because it makes no difference to their answer."""
 
 
 def note(text: str) -> None:
@@ -83,13 +85,13 @@ def note(text: str) -> None:
 
 
 def name_database(name: str) -> None:
-    """Add this `--db` to the commands in later notices and errors."""
+    """Add this `--db` to commands mentioned in later notices and errors."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.database = name
 
 
 def be_silent(*, silent: bool = True) -> None:
-    """Print only the answer from now on, without progress."""
+    """From now on, print only the answer and no progress."""
     if isinstance(sys.stderr, _Notices):
         sys.stderr.silent = silent
 
@@ -100,7 +102,7 @@ def silent() -> bool:
 
 
 def _broken(text: str, terminal: TextIO) -> str:
-    """Wrap lines at the width COLUMNS, if it is set, or at the width of the terminal."""
+    """Wrap lines at COLUMNS characters, if it is set, or else at the width of the terminal."""
     columns = os.environ.get("COLUMNS", "")
     fixed = int(columns) if columns.isdecimal() else 0
     width = fixed or os.get_terminal_size(terminal.fileno()).columns or 80
@@ -108,7 +110,7 @@ def _broken(text: str, terminal: TextIO) -> str:
 
 
 def between_words(line: str, width: int) -> str:
-    """Wrap a line between words at `width` characters, and keep its indent and its line end."""
+    """Wrap a line between words at `width` characters, keeping its indent and line end."""
     text = line.rstrip("\n")
     if cell_len(text) <= width:
         return line
@@ -117,7 +119,7 @@ def between_words(line: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, indent: str, *, first: str | None = None) -> str:
-    """Wrap a text. A number stays on the line of the next word, and a command in backquotes on one line if it fits."""
+    """Wrap a text. Numbers stay on the same line as the next word, and so do commands in backquotes if they fit."""
     glued = _COMMAND.sub(lambda found: found[0].replace(" ", "\u00a0"), _NUMBER_AND_UNIT.sub("\\1\u00a0", text))
     lines = textwrap.wrap(
         glued,
@@ -136,7 +138,9 @@ _NUMBER_AND_UNIT = re.compile(r"(?<![^\s(])(\d[\d.,]*) (?=[A-Za-z%])")
 
 @contextmanager
 def _dispensable() -> Iterator[None]:
-    """Discard text if it cannot be written to standard error, for example on a full disk, so that the run continues."""
+    """Discard text that can't be written to standard error, for example because the disk is full, so that the run
+    continues.
+    """
     try:
         yield
     except OSError as error:
@@ -146,7 +150,7 @@ def _dispensable() -> Iterator[None]:
 
 @contextmanager
 def for_people() -> Iterator[None]:
-    """Escape what is printed while the block runs; JSON and CSV are written to `exact` streams."""
+    """Escape whatever is printed while the block runs. JSON and CSV are written to `exact` streams."""
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):
@@ -170,12 +174,12 @@ def exact(stream: TextIO) -> TextIO:
 
 
 def for_compilers() -> TextIO:
-    """Return standard output for text that a program reads; only on a terminal are characters escaped."""
+    """Return standard output for text that programs read. Characters are escaped only on a terminal."""
     return sys.stdout if sys.stdout.isatty() else exact(sys.stdout)
 
 
 def _open_closed_ones() -> None:
-    """Replace standard streams that are closed."""
+    """Replace any standard streams that are closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # so that no database file gets the descriptor of a standard stream
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

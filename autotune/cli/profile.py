@@ -43,7 +43,7 @@ def _profile_of(row: ProfileRow) -> KernelProfile:
 
 
 def counter_columns(profile_of: Callable[[Row], KernelProfile | None]) -> tuple[Column[Row], ...]:
-    """Return the columns of a launch's profile: the counters, and the reasons why warps stalled."""
+    """Return the columns of a launch's profile: the counters, and why warps stalled."""
 
     def stalls(row: Row, most: int | None = None) -> Shares | None:
         found = profile_of(row)
@@ -108,7 +108,7 @@ def profile(
     with open_filled(db) as store:
 
         def best(info: DeviceInfo) -> list[TrialRow]:
-            """Return the best kernels that were tuned for the device."""
+            """Return the best kernels tuned for the device."""
             found = store.best.list(name, kind=info.kind, accuracy=accuracy)
             rows = {row.row.trial.source_hash: row.row for row in found if row.row.device.identity == info.identity}
             if not rows:
@@ -131,9 +131,9 @@ def profile_kernels(
     rows_of: Callable[[DeviceInfo], Sequence[TrialRow]],
     families_of: Callable[[Sequence[TrialRow]], Mapping[str, KernelTemplate]],
 ) -> list[ProfileRow]:
-    """Compile kernels and close the evaluator, then profile the kernels; store and return their profiles.
+    """Compile kernels, close the evaluator, and profile the kernels; store and return their profiles.
 
-    The evaluator is closed so that nothing else uses the device while kernels are profiled.
+    The evaluator is closed so that nothing else uses the device in the meantime.
     """
     from autotune.analysis.profile import Profiler, compiled, profile_trials
 
@@ -148,6 +148,6 @@ def profile_kernels(
 
 
 def require_profiler(info: DeviceInfo) -> None:
-    """Raise DeviceError for a device that Nsight Compute does not support."""
+    """Raise DeviceError if Nsight Compute doesn't support the device."""
     if not info.can.profile:
         raise DeviceError(f"{info.kind}: Nsight Compute profiles CUDA devices only; give --device cuda:N")

@@ -1,4 +1,4 @@
-"""Show the progress of a run or of a long command: a bar on a terminal, lines in a pipe."""
+"""Show the progress of a run or another long command: as a bar on a terminal, as lines in a pipe."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NARROW = 100  # columns of a terminal; in a narrower one bars are short
 def observer() -> Iterator[Callable[[TuneProgress], None]]:
     """Yield an observer that shows progress on standard error: a bar on a terminal, plain lines in a pipe.
 
-    Once no layer is being searched, the finals get a bar of their own.
+    Once no layer is being searched any more, the finals get their own bar.
     """
     if silent() or not console(stderr=True).is_terminal:
         yield PlainLines()
@@ -75,7 +75,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    """Open progress bars on standard error; notices are printed above the bars."""
+    """Open progress bars on standard error, with notices printed above them."""
     out = console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -92,7 +92,7 @@ def _bars() -> Iterator[Progress]:
 
 
 class _Elapsed(ProgressColumn):
-    """The time since a bar began. Rich's own column stops at the total, but the finals come later."""
+    """The time since a bar began. Rich's own column stops when the total is reached, but the finals come later."""
 
     def render(self, task: Task) -> Text:
         """Return the elapsed hours, minutes and seconds."""
@@ -101,9 +101,9 @@ class _Elapsed(ProgressColumn):
 
 @contextmanager
 def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that shows a count, out of `total` if it is given, and a text.
+    """Yield a function that shows a count (out of `total`, if given) and a text.
 
-    The count is shown as a bar, or in a pipe as a line every few seconds.
+    This is a bar or, in a pipe, a line every few seconds.
     """
     if silent() or not console(stderr=True).is_terminal:
         lines, of_total = PlainLines(), "" if total is None else f"/{total}"
@@ -116,7 +116,7 @@ def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows the current stage of a command without a total."""
+    """Yield a function that shows which stage a command without a total has reached."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
         yield lambda words: note(f"{words} ...")
@@ -126,7 +126,7 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def network_state(network: Network) -> str:
-    """Describe the network's current time, its time at the start and its floor, over layers with a correct kernel."""
+    """Describe the network's time now and at the start, and its floor, counting layers with a correct kernel."""
     if not network.timed:
         return "none correct yet"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
@@ -139,7 +139,7 @@ def _time_words(time_us: float) -> str:
 
 
 def doing(progress: TuneProgress) -> str:
-    """Describe the current phase, unless it is the search; name the layer if there are several."""
+    """Describe the current phase, unless it is the search. If there are several layers, name the layer."""
     network = progress.network
     of_layer = "" if network is None else f" of {progress.layer.partition('.')[2]}"
     over = "" if network is None else f" ({network.concluded} of {network.layers} layers done)"
@@ -165,7 +165,7 @@ def state(progress: TuneProgress) -> str:
 
 
 class PlainLines:
-    """Prints a line when a phase of a layer begins, when it ends, and every few seconds.
+    """Prints a line when a layer's phase begins, when it ends, and every few seconds in between.
 
     The layers of a network share one line.
     """

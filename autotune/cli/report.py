@@ -1,4 +1,4 @@
-"""`report`: write the results of a study, a layer or a network to one HTML page."""
+"""`report`: write the results for a study, a layer or a network to one HTML page."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
-    """Open the devices of these kinds in this machine, or the device `--device`; return each with its environment."""
+    """Open this machine's devices of these kinds, or the device `--device`, and return each with its environment."""
     if device is not None:
         evaluator = open_evaluator(device, 1)
         evaluator.close()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def command_line(study: str) -> Caller:
-    """Return the caller of a run that a command starts; it prints to standard error."""
+    """Return the caller for a run started by a command, which prints to standard error."""
     from autotune.api.run import Caller
 
     waiting: list[str] = []
@@ -41,17 +41,17 @@ def command_line(study: str) -> Caller:
 
 
 def open_evaluator(name: str | None, jobs: int, deadlines: Deadlines = DEADLINES) -> Evaluator:
-    """Open the evaluator of a named device; without a name, of the first CUDA device, or else of the host.
+    """Open the evaluator of the named device or, without a name, of the first CUDA device or else the host.
 
-    Prints which device was chosen and why, and a warning if other programs use the device.
+    Prints which device was chosen and why, and warns if other programs are using the device.
     """
     return evaluator_of(name, jobs, deadlines, say=say_device, warn=note)
 
 
 def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
-    """Open every device of these kinds (cuda, host) in turn and yield its name and evaluator.
+    """Open every device of these kinds (cuda, host) in turn, and yield its name and evaluator.
 
-    Each device is closed before the next one is opened. If the first CUDA device or the host cannot be opened, the
+    Each device is closed before the next one is opened. If the first CUDA device or the host can't be opened, the
     reason is printed on standard error.
     """
     number = 0
@@ -78,13 +78,15 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
-    """Handle Ctrl-C: the first prints a message and asks for an orderly end, the second ends the process at once."""
+    """Handle Ctrl-C: the first one prints a message and asks for an orderly end, the second one ends the process
+    immediately.
+    """
     message = "\nfinishing the running trial; Ctrl-C again stops at once"
     return orderly_interrupts(lambda: note(message))
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
-    """Exit after Ctrl-C, and print in one line what work is left and which command continues it."""
+    """Exit after Ctrl-C, printing on one line what is left to do and which command continues."""
     arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # because --fresh would start over
     how = "resume" if resumes else "begin again"
     note(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}")

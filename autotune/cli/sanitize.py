@@ -1,4 +1,4 @@
-"""`sanitize`: run the best kernels of a database under sanitizers, for small batches."""
+"""`sanitize`: run a database's best kernels under sanitizers, with small batches."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _counted(found: Iterator[Verdict], total: int) -> list[Verdict]:
 def _winners(
     store: Store, what: str | None, db: str, accuracy: str | None, directories: tuple[Path, ...]
 ) -> list[Winner]:
-    """Return the best kernels of devices that have a sanitizer, each kernel once."""
+    """Return the best kernels for devices that have a sanitizer, each kernel once."""
     from autotune.analysis.networks import stored_study
     from autotune.api.untuned import selected_kernel
 

@@ -66,7 +66,7 @@ def _shipped() -> Iterator[_Listed]:
 
 
 def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
-    """Yield a row for each name of a stored study, with the number of layers of the newest generation."""
+    """Yield a row for each stored study's name, with the number of layers in its newest generation."""
     newest = {row.name: row for row in stored}
     for name, row in newest.items():
         same = [other for other in stored if other.name == name]
@@ -75,7 +75,7 @@ def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
 
 
 LARGEST = 2**31 - 1
-"""The largest size, because kernels index with 32-bit integers."""
+"""The largest size, because kernels use 32-bit indices."""
 
 
 @click.command("import-model")
@@ -195,14 +195,14 @@ def import_model(
 
 
 def _check_new(out: Path) -> None:
-    """Raise ModelError if the file already exists, because somebody may have edited it."""
+    """Raise ModelError if the file already exists, since somebody may have edited it."""
     check_writable(out, "--out")
     if out.exists():
         raise ModelError(f"{out}: exists already; remove it or give another --out")
 
 
 def _own_name(source: str) -> str:
-    """Return the name of a study that is not written to a file, which is the name of the model."""
+    """Return the name of a study that isn't written to a file, namely that of the model."""
     return source.rpartition(":")[2] if ":" in source else Path(source).stem
 
 

@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def summary(result: LayerResult) -> Iterator[str]:
-    """Summarise a layer: evaluations, distinct failures, why the search stopped, and the result of the finals."""
+    """Summarise a layer: evaluations, distinct failures, why the search stopped, and how the finals went."""
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
     yield (
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
@@ -50,7 +50,7 @@ def summary(result: LayerResult) -> Iterator[str]:
 
 
 def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
-    """Group failures whose messages differ only in numbers; each group is shown by its most frequent message."""
+    """Group failures whose messages differ only in numbers, and show each group by its most frequent message."""
     kinds: defaultdict[str, list[Seen]] = defaultdict(list)
     for seen in messages:
         kinds[_NUMBER.sub("0", seen.message)].append(seen)
@@ -61,7 +61,7 @@ def _kinds(messages: Collection[Seen]) -> list[tuple[int, Seen]]:
 def _verdicts(finals: FinalsResult) -> Iterator[str]:
     """Compare the winner with other kernels and with each library.
 
-    The line of a library names its fastest kernel that the study admits; lines for the library's other kernels follow.
+    A library's line shows its fastest kernel that the study admits, followed by lines for its other kernels.
     """
 
     def other_class(compared: Compared) -> str:
@@ -92,7 +92,7 @@ def _verdict(compared: Compared) -> str:
 def _times_as_fast(compared: Compared) -> str:
     """Return how many times as fast the winner is.
 
-    For a tie, return the confidence interval instead, because the ratio may be far from 1.
+    For a tie, this is the confidence interval instead, because the ratio may be far from 1.
     """
     comparison = compared.comparison
     if comparison.verdict != "tie":
@@ -102,7 +102,7 @@ def _times_as_fast(compared: Compared) -> str:
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
-    """Describe the configs that a search started with: their number, their origin, and whether they helped."""
+    """Describe the configs with which a search started: how many, where they come from, and whether they helped."""
     began = counted(design.used, "config")
     if design.layers:
         (nearest, distance), *others = design.layers
@@ -118,7 +118,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """Describe the work that an interrupted run has not done."""
+    """Describe what an interrupted run hasn't done."""
     begun = {result.layer.name: result for result in results}
     lacking = []
     for layer in layers:
@@ -179,9 +179,9 @@ _END_TO_END = (
 
 
 def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> None:
-    """Show end-to-end plans: all plans in JSON or CSV.
+    """Show end-to-end plans, all of them in JSON or CSV.
 
-    A terminal shows, for each kind of host memory, the plan with the whole batch and the fastest plan.
+    On a terminal, each kind of host memory gets the plan with the whole batch and the fastest plan.
     """
     for result in results:
         note(_end_to_end_summary(result))

@@ -56,9 +56,9 @@ def show(
     title: str = "",
     apart: Callable[[Row], object] = lambda _: None,
 ) -> None:
-    """Print rows as JSON, CSV or a table; the style `wide` prints all columns, unabridged.
+    """Print rows as JSON, CSV or a table. The style `wide` prints all columns unabridged.
 
-    Consecutive rows with different values of `apart` go into separate tables.
+    Consecutive rows that differ in `apart` go into separate tables.
     """
     if style == "json":
         write_json(rows, columns, exact(sys.stdout))
@@ -97,13 +97,15 @@ _CLASS = ("deterministic", "measurement_mode")
 
 
 def telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> list[Column[Cells]]:
-    """Return the columns of best kernels; show determinism and measurement mode in tables whose rows differ in them."""
+    """Return the columns of best kernels. Determinism and measurement mode are shown only if the rows differ in
+    them.
+    """
     differing = {key for key in _CLASS if len({row[key] for row in rows} - {None}) > 1}
     return [replace(column, terminal=True) if column.key in differing else column for column in columns]
 
 
 def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """Print all columns side by side, or one line per column if the terminal is too narrow."""
+    """Print all columns side by side or, if the terminal is too narrow, one line per column."""
     texts = [
         _Text(printable(column.key), [human(cell, column.digits) for cell in cells], numeric=_is_numeric(cells))
         for column in columns
@@ -114,7 +116,7 @@ def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """Print the columns in which some row has a value. On a terminal, a value that all rows share is printed once."""
+    """Print the columns that have a value in some row. On a terminal, values shared by all rows are printed once."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
     side_by_side = [text for text in texts if not text.below]
@@ -142,7 +144,7 @@ def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _print_lines(out: Console, columns: Sequence[_Text], below: Sequence[_Text]) -> bool:
-    """Print columns side by side, and the columns in `below` under each row.
+    """Print columns side by side, with the `below` columns under each row.
 
     Returns False if the terminal is too narrow. In a pipe, every row fits.
     """
@@ -162,14 +164,14 @@ def _print_lines(out: Console, columns: Sequence[_Text], below: Sequence[_Text])
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    """Align cells in columns; numbers are aligned to the right."""
+    """Align cells in columns, with numbers on the right."""
     spaces = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
     placed = zip(cells, spaces, numeric, strict=True)
     return _GAP.join(space + cell if right else cell + space for cell, space, right in placed).rstrip()
 
 
 def say(text: str) -> None:
-    """Print a line of an answer; on a terminal, wrap it between words and keep the indent."""
+    """Print a line of an answer. On a terminal, wrap it between words, keeping the indent."""
     out = console()
     out.print(between_words(text, out.width) if out.is_terminal else text, soft_wrap=True)
 
@@ -202,7 +204,7 @@ def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
 
 
 def human(cell: Cell, digits: int) -> str:
-    """Format a cell for people; an empty cell becomes `-`."""
+    """Format a cell for people. An empty cell becomes `-`."""
     if isinstance(cell, datetime):
         return f"{cell:%Y-%m-%d %H:%M}"
     plain = words(cell)
@@ -218,7 +220,7 @@ def human(cell: Cell, digits: int) -> str:
 def short_configs(configs: Iterable[Config]) -> Callable[[Config], str]:
     """Return a function that shortens a config to its family and the values that differ from the family's defaults.
 
-    If the family is not bundled, the function shows all values.
+    For families that aren't bundled, the function shows all values.
     """
     from autotune.family.template_files import default_values, template_files
 
@@ -254,5 +256,5 @@ class _Console(Console):
             yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Let the command line handle a closed pipe, as for other output; rich would exit with 1."""
+        """Leave a closed pipe to the command line, as for other output, because rich would exit with 1."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

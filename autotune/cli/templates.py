@@ -73,7 +73,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
 
 
 def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Iterator[str]:
-    """List the conditions in a table of the header, one in a line; no lines if the header has no such table."""
+    """List the conditions in a table of the header, one per line. If there is no such table, there are no lines."""
     if conditions:
         yield f"{key} ({what}):"
     for condition in conditions:
@@ -81,7 +81,7 @@ def _conditions(key: str, what: str, conditions: tuple[Condition, ...]) -> Itera
 
 
 def _computed(family: KernelTemplate) -> Iterator[str]:
-    """List the expressions of a family's derived values and launches."""
+    """List the expressions for a family's derived values and launches."""
     if family.derived:
         yield "derived:"
     for name, expression in family.derived:
@@ -95,7 +95,7 @@ def _computed(family: KernelTemplate) -> Iterator[str]:
 
 
 def find_family(name: str, directories: tuple[Path, ...]) -> KernelTemplate:
-    """Find a family by the path of its file, or by name, among the bundled families and the current folder's."""
+    """Find a family by path, or by name among the bundled families and those in the current folder."""
     if name.endswith(SUFFIX):
         return load_template(Path(name))
     families = template_files(directories)

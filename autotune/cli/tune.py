@@ -1,4 +1,4 @@
-"""`tune` and `compare`: tune a study with progress, and show the best kernels at the end."""
+"""`tune` and `compare`: tune a study, showing progress, and show the best kernels at the end."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def tune_and_show(
     search: bool = True,
     only_unsupported: bool = False,
 ) -> None:
-    """Tune the layers and print the results. Raises AutotuneError at the end for layers without a correct kernel."""
+    """Tune the layers and print the results. If a layer has no correct kernel, raises AutotuneError at the end."""
     from autotune.api.run import check_baselines, open_run
     from autotune.api.tuning import best_of, tune_layers
 

@@ -1,4 +1,4 @@
-"""`why`: explain, from the recorded trials, why a layer's best kernel is the fastest."""
+"""`why`: explain why a layer's best kernel is the fastest, based on the recorded trials."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """A best kernel, and the rows that explain why it is the fastest."""
+    """A best kernel, with the rows that explain why it is the fastest."""
 
     kernel: BestWithRoofline
     rows: Sequence[WhyRow]
@@ -137,7 +137,9 @@ def _explained(
 
 
 def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
-    """Return the kernel that `source` prints for each layer, device and measurement mode: the fastest admitted one."""
+    """Return the kernel that `source` prints for each layer, device and measurement mode, which is the fastest admitted
+    one.
+    """
     first: dict[tuple[object, ...], BestRow] = {}
     for row in best:
         first.setdefault(_place(row), row)
@@ -145,17 +147,17 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _place(row: BestRow) -> tuple[object, ...]:
-    """Layer, device and measurement mode, whose kernels differ in their accuracy class and determinism."""
+    """Layer, device and measurement mode. Kernels in one place differ in accuracy class and determinism."""
     return row.layer.problem, row.row.device.identity, row.row.measurement_mode
 
 
 def _columns(*keys: str) -> list[Column[WhyRow]]:
-    """Return the columns with these keys, in this order."""
+    """Return the columns with these keys, in the same order."""
     return [column for key in keys for column in _COLUMNS if column.key == key]
 
 
 def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
-    """Print the answer in sentences, and the most important changes in a table."""
+    """Print the answer in sentences, followed by a table of the most important changes."""
     families, params = _changes(explained)
     for text in _sentences(explained, families, params, classes):
         say(text)
@@ -168,7 +170,7 @@ def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
 
 
 def _changes(explained: _Explained) -> tuple[list[WhyRow], list[WhyRow]]:
-    """Return the other families, fastest first, and the best other value tried for each parameter, slowest first."""
+    """Return the other families, fastest first, and for each parameter the best other value tried, slowest first."""
     family = explained.kernel.best.row.trial.config.template
     timed = sorted((row for row in explained.rows if row.over_winner is not None), key=_ratio)
     families = [row for row in timed if row.about == "family" and row.template != family]
@@ -186,7 +188,7 @@ def _ratio(row: WhyRow) -> float:
 def _sentences(
     explained: _Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
 ) -> Iterator[str]:
-    """Say why the kernel is the fastest: the next family, the values that matter, and what limits the kernel."""
+    """Say why the kernel is the fastest: the runner-up family, the values that matter, and what limits the kernel."""
     best, facts = explained.kernel.best, explained.kernel.facts
     trial = best.row.trial
     over = ""
@@ -228,7 +230,7 @@ def _sentences(
 
 
 def _print_all(explained: _Explained, classes: Sequence[BestRow]) -> None:
-    """Print the answer in sentences, and all rows in a table for each kind of row."""
+    """Print the answer in sentences, followed by a table for each kind of row."""
     for text in _sentences(explained, *_changes(explained), classes):
         say(text)
     for about, title, keys in _SECTIONS:
@@ -251,4 +253,4 @@ _SECTIONS = (
     ("family", "families", ("template", "time_us", "over_winner", "trials", "correct", "note")),
     ("failure", "what failed", ("trials", "template", "outcome", "note")),
 )
-"""The kinds of rows, each with the title and the columns of its table."""
+"""The kinds of rows, each with its table's title and columns."""

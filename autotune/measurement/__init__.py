@@ -1,1 +1,1 @@
-"""Run, verify and time loaded kernels on a device; measure the rates of the device."""
+"""Run, verify and time loaded kernels on a device, and measure the device's rates."""

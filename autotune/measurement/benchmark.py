@@ -1,6 +1,6 @@
 """verify -> measure: take samples of a kernel until there are enough, and summarise them as a `Timing`.
 
-The stopping criterion depends only on the samples so far.
+When to stop depends only on the samples taken so far.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _JUDGED_EVERY = 5  # rounds between two checks which contenders to drop
 
 @dataclass(frozen=True, slots=True)
 class Converged:
-    """Stop when the median's 95 % confidence half-width is small, or when time or samples run out.
+    """Stop when the median's 95 % confidence interval is narrow enough, or when time or samples run out.
 
-    Stop at once if even the fastest sample is far behind the best kernel, and soon if the kernel is certainly slower.
-    Only the times of the top trials need to be precise, because the order of slower kernels does not matter.
+    Stop immediately if even the fastest sample is far behind the best kernel, and soon if the kernel is certain to be
+    slower. Only the top trials need precise times, because the order of slower kernels doesn't matter.
     """
 
     best_us: float = math.inf
@@ -50,7 +50,7 @@ class Converged:
     """number of samples between two checks of the precision"""
 
     def enough(self, samples_us: Sequence[float]) -> bool:
-        """Whether to stop after these samples."""
+        """Return whether to stop after these samples."""
         count = len(samples_us)
         if lost(samples_us, self.best_us) or count >= self.most:
             return True
@@ -65,22 +65,22 @@ class Converged:
 
 
 def lost(samples_us: Sequence[float], best_us: float) -> bool:
-    """Whether even the fastest sample is more than RACE_FACTOR times the best time."""
+    """Return whether even the fastest sample exceeds RACE_FACTOR times the best time."""
     return bool(samples_us) and min(samples_us) > RACE_FACTOR * best_us
 
 
 def surely_behind(samples_us: Sequence[float], best_us: float) -> bool:
-    """Whether even the fastest sample is more than BEHIND times the best time."""
+    """Return whether even the fastest sample exceeds BEHIND times the best time."""
     return bool(samples_us) and min(samples_us) > BEHIND * best_us
 
 
 def lost_at_first(first_us: float, best_us: float) -> bool:
-    """Whether a kernel's first run alone shows that it is out of the race."""
+    """Return whether a kernel's first run is enough to tell that it is out of the race."""
     return lost([first_us - FIRST_RUN_US], best_us)
 
 
 def median_half_width(samples_us: Sequence[float]) -> float:
-    """Return half the width of the median's 95 % confidence interval, from order statistics (binomial, p = 1/2)."""
+    """Return half the width of the median's 95 % confidence interval, based on order statistics (binomial, p = 1/2)."""
     ordered = sorted(samples_us)
     count = len(ordered)
     reach = 0.98 * math.sqrt(count)  # 1.96 / 2 * sqrt(count) ranks on each side of the middle
@@ -90,7 +90,7 @@ def median_half_width(samples_us: Sequence[float]) -> float:
 
 
 class Samples:
-    """The samples of one kernel. Samples at a throttled clock are repeated, up to a fraction of MOST_DISCARDED."""
+    """One kernel's samples. Those taken at a throttled clock are repeated, up to a fraction of MOST_DISCARDED."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks
@@ -115,11 +115,11 @@ class Samples:
 
     @property
     def samples_us(self) -> list[float]:
-        """The times of the samples."""
+        """The time of each sample."""
         return [sample.us for sample in self.taken]
 
     def timing(self, cache: str, health: Health, *, passes: int = 1, launch: Launching = "stream") -> Timing:
-        """Summarise the samples. `health` was read after the last sample; `passes` is the number per sample."""
+        """Summarise the samples. `health` was read after the last one; `passes` is the number of passes per sample."""
         clocks = tuple(sample.sm_clock_mhz for sample in self.taken if sample.sm_clock_mhz is not None)
         return replace(
             summarise(self.samples_us, cache),
@@ -134,16 +134,16 @@ class Samples:
 
 
 class Clocks:
-    """The clocks of a worker's samples.
+    """The clocks during a worker's samples.
 
-    A sample's clock is compared with the median of earlier clocks, because some GPUs never reach the nominal clock.
+    A sample's clock is compared with the median of earlier ones, because some GPUs never reach the nominal clock.
     """
 
     def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=500)
 
     def throttled(self, clock_mhz: float | None) -> bool:
-        """Whether a sample's clock is far below the worker's median so far."""
+        """Return whether a sample's clock is far below the worker's median so far."""
         if clock_mhz is None:
             return False
         low = len(self._seen) >= _JUDGED_AFTER and clock_mhz < THROTTLED * statistics.median(self._seen)
@@ -152,7 +152,7 @@ class Clocks:
 
 
 def measure(samples: Samples, criterion: Converged) -> None:
-    """Take samples until the stopping criterion is met."""
+    """Take samples until there are enough."""
     while not criterion.enough(samples.samples_us):
         samples.add()
 
@@ -167,11 +167,11 @@ def interleave(
     clock: Callable[[], float],
     contested: Callable[[Sequence[Samples]], Sequence[Samples]] = list,
 ) -> None:
-    """Sample the contenders in rounds for about `budget_s` of wall clock.
+    """Sample the contenders in rounds for about `budget_s` of wall-clock time.
 
-    Each round samples each contender once, in random order. Sample i of each contender is taken in round i, so two
-    contenders can be compared in pairs. Contenders that `contested` does not return are dropped from time to time;
-    sampling ends when it returns none.
+    Each round samples each contender once, in random order, so that two contenders can be compared in pairs: sample i
+    of each contender comes from round i. From time to time, contenders that `contested` doesn't return are dropped.
+    Sampling ends when it returns none.
     """
     started = clock()
     order = list(all_samples)
@@ -189,9 +189,9 @@ def interleave(
 
 
 def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
-    """Return the contenders that have not lost the race.
+    """Return the contenders that haven't lost the race.
 
-    Return none if the fastest contender's median, and its ratio to each other contender, are known precisely.
+    Returns none if the fastest contender's median and its ratio to each of the others are known precisely.
     """
     medians = [statistics.median(samples.samples_us) for samples in contenders]
     best_us = min(medians)
@@ -202,13 +202,13 @@ def close_contest(contenders: Sequence[Samples]) -> Sequence[Samples]:
 
 
 def _is_known_apart(best: Samples, other: Samples) -> bool:
-    """Whether the ratio to the other contender is known precisely enough."""
+    """Return whether the ratio to the other contender is known precisely enough."""
     low, _, high = paired_ratio(best.samples_us, other.samples_us)
     return high < 1 - APART or (high - low) / 2 <= KNOWN
 
 
 def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of ours / theirs over common rounds, with its 95 % confidence interval: low, median, high."""
+    """Return the median of ours / theirs over common rounds with its 95 % confidence interval: low, median, high."""
     ratios = [ours / theirs for ours, theirs in zip(ours_us, theirs_us, strict=False)]
     half = median_half_width(ratios)
     median = statistics.median(ratios)
@@ -216,7 +216,7 @@ def paired_ratio(ours_us: Sequence[float], theirs_us: Sequence[float]) -> tuple[
 
 
 def summarise(samples_us: Sequence[float], cache: str) -> Timing:
-    """Return a timing with the median and quartiles of samples, which are given in the order of measurement."""
+    """Return a timing with the median and quartiles of these samples, which are in the order of measurement."""
     if len(samples_us) == 1:
         q1 = median = q3 = samples_us[0]
     else:

@@ -1,4 +1,4 @@
-"""The error bounds of accuracy classes: how much outputs may differ from the reference."""
+"""The error bounds of the accuracy classes: how far outputs may be from the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ErrorBound:
         return self.factor(products) * (unit + self.least_term * products)
 
     def times(self, factor: int) -> ErrorBound:
-        """Return the bound multiplied by a factor, such as the `error_factor` of a family's header."""
+        """Return the bound multiplied by a factor, such as the `error_factor` in a family's header."""
         constant, growing, shrinking, most, least_term = self.numbers
         return ErrorBound(constant * factor, growing * factor, shrinking * factor, most * factor, least_term)
 
@@ -66,9 +66,9 @@ _CLASSES = {
 
 
 def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
-    """Return the error bound of an accuracy class.
+    """Return an accuracy class's error bound.
 
-    If the outputs are not sums of products, the bound is the operation's own tolerance.
+    If the outputs aren't sums of products, this is the operation's own tolerance.
     """
     if problem.operation.bounds.model != "multilinear":
         return ErrorBound(constant=1.0)
@@ -79,7 +79,7 @@ def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
 
 
 def too_loose(source: KernelSource) -> str:
-    """Return the message about an `error_factor` that would let wrong kernels pass; empty if the factor is fine."""
+    """Return a message if an `error_factor` would let wrong kernels pass, or "" if it is fine."""
     factor, allowed = source.error_factor, allowed_error(source)
     if factor == 1 or allowed <= LOOSE:
         return ""
@@ -92,7 +92,7 @@ def too_loose(source: KernelSource) -> str:
 def allowed_error(source: KernelSource) -> float:
     """Return the largest error that a kernel may have, relative to a typical output.
 
-    The sum of the magnitudes of L terms of random sign is about sqrt(L) times the output.
+    If L terms have random signs, their magnitudes add up to about sqrt(L) times the output.
     """
     problem = source.problem
     bounds = problem.operation.bounds
@@ -104,9 +104,10 @@ def allowed_error(source: KernelSource) -> float:
 
 
 def exact_on_integers(accuracy: str, problem: Problem) -> bool:
-    """Whether outputs on integer data must be exact.
+    """Return whether outputs on integer data must be exact.
 
-    This is true for exact operations and for sums of products, except long sums that are accumulated in half precision.
+    This is the case for exact operations and for sums of products, unless the sums are long and accumulated in half
+    precision.
     """
     if problem.operation.bounds.model != "multilinear":
         return problem.operation.bounds.model == "exact"
@@ -114,10 +115,10 @@ def exact_on_integers(accuracy: str, problem: Problem) -> bool:
 
 
 def most_error_on_integers(source: KernelSource) -> float:
-    """Return the largest allowed error of an output on integer data, before the output is rounded to its stored type.
+    """Return the largest error that an output may have on integer data, before rounding to its stored type.
 
-    The result does not depend on the bound of the accuracy class. It is 0 if sums are exact. A family with an
-    `error_factor`, such as Winograd, computes with fractions, but the sums still round to the right whole number.
+    This doesn't depend on the accuracy class's bound. It is 0 if sums are exact. A family with an `error_factor`, such
+    as Winograd, computes with fractions, but its sums still round to the right integer.
     """
     if not exact_on_integers(source.accuracy, source.problem):
         return sys.float_info.max
@@ -126,9 +127,9 @@ def most_error_on_integers(source: KernelSource) -> float:
 
 
 def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:
-    """Raise TemplateError if the error units of an output are so large that wrong kernels would pass.
+    """Raise TemplateError if an output's error units are so large that wrong kernels would pass.
 
-    `values` and `units` come from normal data. The unit of a sum is the sum of the terms' magnitudes.
+    `values` and `units` come from normal data. A sum's unit is the sum of its terms' magnitudes.
     """
     if np.count_nonzero(values) < _LEAST_OUTPUTS:
         return

@@ -1,4 +1,4 @@
-"""Measure the maximum rates of a device, for comparison with results (`autotune devices --calibrate`)."""
+"""Measure a device's maximum rates, with which results are compared (`autotune devices --calibrate`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy kernel of `calibrate.cu`. Which copy kernel is fastest depends on the device."""
+    """A copy kernel from `calibrate.cu`. Which one is fastest depends on the device."""
 
     entry: str
     method: str
@@ -53,7 +53,7 @@ _COPIES = (
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A tensor-core kernel of `calibrate.cu`, and the number of steps that takes about 0.25 ms on an H200."""
+    """A tensor-core kernel from `calibrate.cu`, and the number of steps that take about 0.25 ms on an H200."""
 
     entry: str
     unit: str
@@ -94,11 +94,11 @@ def calibration_program() -> Program:
 
 
 def calibrate(device: Device, binary: Binary) -> Calibration:
-    """Measure the rates of memory, of FFMA and, on GPUs of compute capability 8.0 and newer, of tensor cores.
+    """Measure the rates of memory, of FFMA and, from compute capability 8.0 on, of tensor cores.
 
-    Tensor cores are measured with each matrix instruction of the device: in bursts of 0.25 ms, which is about the time
-    of a layer's kernel, and for a second, in which the power limit reduces the rate. The matrix product of a library is
-    measured as a cross-check.
+    Tensor cores are measured with each of the device's matrix instructions, both in bursts of 0.25 ms, which is about
+    as long as a layer's kernel, and for a second, during which the power limit reduces the rate. As a cross-check, a
+    library's matrix product is measured too.
     """
     module = device.load(binary)
     try:
@@ -177,7 +177,7 @@ def _tensor_rate(device: Device, module: Module, kernel: _Kernel, steps: int, sa
 
 
 def _library(device: Device) -> Iterator[Rate]:
-    """Measure the matrix product of a library. Raises DeviceError if the library is not installed."""
+    """Measure a library's matrix product. Raises DeviceError if the library isn't installed."""
     for dtype in MATRIX_TYPES:
         enqueue = device.matrix_product(dtype, _MATRIX_SIZE)
         per_s = 2 * _MATRIX_SIZE**3 / _seconds(device, enqueue, _BURST_SAMPLES)

@@ -1,4 +1,4 @@
-"""Make a layer's data sets on a device: the inputs and their float64 reference."""
+"""Make a layer's data sets on a device: inputs and their float64 reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRID, _BLOCK = 1024, 256  # maximum number of blocks and threads of the checkin
 
 
 class DataMaker:
-    """Allocates arrays, makes and refills data sets, and frees all of them."""
+    """Allocates arrays, makes and refills data sets, and finally frees everything."""
 
     def __init__(self, device: Device, module: Module, problem: Problem) -> None:
         self.device = device
@@ -32,14 +32,14 @@ class DataMaker:
         self._owned: list[int] = []
 
     def launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
-        """Run a kernel of the verification program over elements. On a CPU, each core runs one block as a loop."""
+        """Run one of the verification program's kernels over elements. On a CPU, each core runs one block as a loop."""
         info = self.device.info
         most, block = (info.sm_count, 1) if info.can.cpu else (_GRID, _BLOCK)
         blocks = min(most, max(1, -(-elements // _BLOCK)))
         self._module.launch(Launch(entry, (blocks, rows, 1), (block, 1, 1), 0, args))
 
     def allocated(self, size_bytes: int) -> int:
-        """Allocate memory that `close` frees, and return the address."""
+        """Allocate memory that `close` frees, and return its address."""
         address = self.device.allocate(size_bytes)
         self._owned.append(address)
         return address
@@ -88,7 +88,7 @@ class DataMaker:
             check_units(self.problem, output.name, *found)
 
     def _compute(self, data: DataSet) -> None:
-        """Compute the reference of the first units on the host, for an operation with a NumPy reference."""
+        """Compute the reference for the first units on the host, if the operation has a NumPy reference."""
         some = self.problem.with_runtime(data.period)
         inputs = {
             array.name: decoded(self.device.read(data.inputs[array.name].address, array.size_bytes), array.dtype)
@@ -101,7 +101,7 @@ class DataMaker:
             self.device.write(units, pairs.astype(np.float32).tobytes())
 
     def fill(self, data: DataSet) -> None:
-        """Write the inputs of a data set. Every call writes the same values."""
+        """Write a data set's inputs. Every call writes the same values."""
         some = self.problem.with_runtime(data.period)
         given = given_data(some, int(data.kind == "integers"))
         for array in self.problem.filled:

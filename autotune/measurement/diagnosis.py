@@ -1,4 +1,4 @@
-"""Find out why a kernel is wrong by running it again in other ways, if the device supports them."""
+"""Find out why a kernel is wrong by running it in other ways, if the device supports them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _UNWRITTEN_SMEM = (
 def diagnosed(
     device: Device, rejected: Rejected, *, verify: Callable[[], object], outputs: Callable[[], object]
 ) -> Rejected:
-    """Return the rejection, with the cause added to the message if a cause is found.
+    """Return the rejection, adding the cause to its message if one is found.
 
-    `verify` runs the kernel again and raises Rejected if the outputs are wrong. `outputs` runs the kernel once and
-    returns hashes of the outputs.
+    `verify` runs the kernel again and raises Rejected if the outputs are wrong. `outputs` runs it once and returns
+    hashes of the outputs.
     """
     if rejected.outcome != Outcome.WRONG_RESULT or rejected.reason not in _DOUBTFUL:
         return rejected
@@ -50,7 +50,7 @@ def _right_in_order(device: Device, verify: Callable[[], object]) -> bool:
 
 
 def _reads_unwritten_smem(device: Device, outputs: Callable[[], object]) -> bool:
-    """Whether the outputs depend on the content of unwritten shared memory, and are otherwise reproducible."""
+    """Return whether the outputs depend on unwritten shared memory but are otherwise reproducible."""
     before, again = outputs(), outputs()
     if before != again:
         return False

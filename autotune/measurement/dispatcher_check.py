@@ -1,4 +1,4 @@
-"""load -> choose: run a compiled dispatcher on a device and read which kernel it chooses for each layer."""
+"""load -> choose: run a compiled dispatcher on a device to see which kernel it chooses for each layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = 64  # threads per block, one per layer
 
 @dataclass(frozen=True, slots=True)
 class ChoicesRequest:
-    """Run a compiled dispatcher for each row of a table of layers. Answer: Choices."""
+    """Run a compiled dispatcher for each row in a table of layers. Answer: Choices."""
 
     binary: Binary
     """a program with the entry (table, choices, count)"""
@@ -25,7 +25,7 @@ class ChoicesRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The position of the chosen kernel for each row; -1 if no kernel supports the layer."""
+    """The position of the kernel chosen for each row, or -1 if no kernel supports the layer."""
 
     positions: tuple[int, ...]
 

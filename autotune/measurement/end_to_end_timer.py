@@ -1,8 +1,7 @@
 """load -> verify -> measure from host memory to host memory, with a layer's batch split into overlapping segments.
 
 For each segment, the input is copied to the device, the kernels run, and the output is copied back, in order on one
-stream. The streams take the segments in turn, and each stream has its own device memory. The weights stay on the
-device.
+stream. The streams take turns with the segments, and each has its own device memory. The weights stay on the device.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class EndToEndTiming:
 
 
 def cut(n: int, segments: int) -> tuple[Segment, ...]:
-    """Split n images into segments of equal size. The last may be smaller, and there may be fewer than `segments`."""
+    """Split n images into equal segments. The last one may be smaller, and there may be fewer than `segments`."""
     size = -(-n // segments)
     return tuple(Segment(first, min(size, n - first)) for first in range(0, n, size))
 
@@ -77,10 +76,10 @@ def cut(n: int, segments: int) -> tuple[Segment, ...]:
 def measure_end_to_end(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> EndToEndTiming:
-    """Verify all outputs of a plan on both data sets, then time the plan and its parts.
+    """Verify all of a plan's outputs on both data sets, then time the plan and its parts.
 
     Raises Rejected('wrong_result', ...) in the same way as the verifier, and Rejected('invalid_config', 'indistinct',
-    ...) if two segments have equal test data.
+    ...) if two segments have the same test data.
     """
     started = clock()
     with _laid_out(device, verifier, request, clock) as laid_out:
@@ -129,10 +128,10 @@ def measure_end_to_end(
 def hidden_fraction(
     total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
 ) -> float | None:
-    """Return the share of the copy time that the total hides, from rounds of samples; None if the noise is too large.
+    """Return what share of the copy time the total hides, from rounds of samples, or None if the noise is too large.
 
-    1 means that the total is as short as the kernels alone, 0 that the parts run one after another. A negative share
-    means that overlapping the parts takes longer than running them one after another.
+    1 means that the total takes no longer than the kernels alone, and 0 that the parts run one after another. If the
+    share is negative, overlapping the parts takes even longer than that.
     """
     rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
     copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)
@@ -144,7 +143,7 @@ def hidden_fraction(
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A stream, and the device memory for the stream's current segment."""
+    """A stream, with device memory for its current segment."""
 
     stream: int
     arrays: Mapping[str, GuardedArray]
@@ -175,7 +174,7 @@ class _Step:
 def _laid_out(
     device: Device, verifier: Verifier, request: EndToEndRequest, clock: Callable[[], float]
 ) -> Iterator[_LaidOut]:
-    """Allocate the memory and load the kernels that a plan needs, and release both at the end."""
+    """Allocate the memory and load the kernels that a plan needs, and release everything at the end."""
     problem, plan = verifier.problem, request.plan
     segments = cut(problem.runtime_size, plan.segments)
     started = clock()
@@ -220,7 +219,7 @@ def _laid_out(
 
 
 class _LaidOut:
-    """A plan that is ready to run on the device, as a whole and in parts."""
+    """A plan ready to run on the device, as a whole and in parts."""
 
     def __init__(
         self,
@@ -244,13 +243,13 @@ class _LaidOut:
 
     @property
     def source(self) -> KernelSource:
-        """The kernel for most of the segments."""
+        """The kernel used for most of the segments."""
         return self.kernels[self.segments[0].n].kernel.source
 
     def verify(self) -> None:
         """Run the plan on both data sets and verify every output that arrives in host memory.
 
-        Raises Rejected if an output is wrong, or if two segments have equal inputs.
+        Raises Rejected if an output is wrong, or if two segments have the same inputs.
         """
         seen: list[tuple[int, ...]] = [() for _ in self.segments]
         for data in (self.verifier.integers, self.verifier.normal):
@@ -267,7 +266,7 @@ class _LaidOut:
             raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
 
     def _mark(self, step: _Step) -> int:
-        """Return a checksum of a segment's inputs, to compare segments."""
+        """Return a checksum of a segment's inputs, used to compare segments."""
         mark = 0
         for name in self.inputs:
             mark = zlib.crc32(step.host[name].data, mark)
@@ -310,7 +309,7 @@ class _LaidOut:
         self.device.copy_out(step.host[self.output], address, stream=step.lane.stream)
 
     def time(self, enqueue: Callable[[], None]) -> Sample:
-        """Measure the wall clock from the first call until all enqueued work is done."""
+        """Measure the wall-clock time from the first call until all enqueued work is done."""
         started = self._clock()
         enqueue()
         self.device.synchronize()
@@ -321,7 +320,7 @@ class _LaidOut:
         self.device.synchronize()
 
     def _prepare(self, data: DataSet) -> None:
-        """Copy a data set's inputs to the host, poison all memory that a run must write, and plan the steps."""
+        """Copy a data set's inputs to the host, poison all memory that a run has to write, and plan the steps."""
         for name in self.inputs:
             self.device.copy_out(self.host[name], data.inputs[name].address, stream=0)
         self.host[self.output].fill(POISON)
@@ -356,7 +355,7 @@ class _LaidOut:
         return Tensors(arrays, loaded.packed_w.address, lane.workspace.address)
 
     def _judge(self, data: DataSet) -> ErrorStats:
-        """Verify the output in host memory, and the guard bands of all arrays. Raises Rejected if anything is wrong."""
+        """Verify the output in host memory and the guard bands of all arrays. Raises Rejected if anything is wrong."""
         self.verifier.y.poison()
         self.device.copy_in(self.verifier.y.address, self.host[self.output], stream=0)
         self.device.synchronize()

@@ -1,6 +1,6 @@
-"""Run an exported library in this process, through the Python package that each export contains.
+"""Run an exported library in this process, through the Python package that every export contains.
 
-Errors of the library count as errors of the kernel.
+Errors in the library are treated as errors of the kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.trial import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A handle of an exported library, with prepared weights for a problem."""
+    """An exported library's handle, with weights prepared for a problem."""
 
     enqueue: Enqueue
     names: tuple[str, ...]
@@ -39,9 +39,9 @@ class Handle:
 
 @contextmanager
 def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]:
-    """Load a library and yield a handle with prepared weights, on the device of the current context.
+    """Load a library on the current context's device and yield a handle with prepared weights.
 
-    Raises Rejected if the library cannot be loaded or fails.
+    Raises Rejected if the library can't be loaded or fails.
     """
     declared = problem.operation
     asked = interface_of(declared).problem(dict(problem.values))
@@ -62,7 +62,7 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
 
 
 def interface_of(declared: Operation) -> Interface:
-    """Return an operation's declaration in the form that an export's Python package uses."""
+    """Return an operation's declaration in the form used by an export's Python package."""
     return Interface(
         name=declared.name,
         runtime=declared.runtime,
@@ -86,7 +86,7 @@ def interface_of(declared: Operation) -> Interface:
 
 
 def problem_numbers(problem: Problem) -> tuple[int, ...]:
-    """Return a problem in the form of the C interface: the sizes, then the position of each word."""
+    """Return a problem as in the C interface: the sizes, followed by the position of each word."""
     return interface_of(problem.operation).problem(dict(problem.values)).numbers
 
 

@@ -1,4 +1,4 @@
-"""Device memory between two guard bands. A changed guard band shows that a kernel wrote outside the array."""
+"""Device memory between two guard bands. If a band has changed, a kernel wrote outside the array."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SLACK_BYTES = 256  # additional bytes after the second band, which begins at a 
 
 
 class GuardedArray:
-    """Device memory with a guard band on both sides.
+    """Device memory with a guard band on either side.
 
-    If the device watches the bands (`host:check`), any access to a band ends the process, and the bands need no
-    comparison afterwards.
+    If the device watches the bands (`host:check`), any access to them ends the process, and they don't have to be
+    compared afterwards.
     """
 
     def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:
@@ -36,19 +36,19 @@ class GuardedArray:
 
     @property
     def guards(self) -> tuple[tuple[int, int], ...]:
-        """Address and size of each band to compare. The second band starts at the first whole word after the array."""
+        """Address and size of each band to compare. The second one starts at the first whole word after the array."""
         if self._watched:
             return ()
         behind = self.address + -(-self.size_bytes // 4) * 4
         return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
 
     def tail_changed(self) -> bool:
-        """Whether the bytes between the end of the array and the next whole word have changed."""
+        """Return whether any byte between the end of the array and the next whole word has changed."""
         count = 0 if self._watched else -self.size_bytes % 4
         return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
 
     def overwritten(self) -> Iterator[str]:
-        """Describe each band that has changed: the number of changed bytes and the one nearest to the array."""
+        """Describe each band that has changed: how many bytes, and which of them is nearest to the array."""
         if self._watched:
             return
         behind = self.address + self.size_bytes
@@ -76,7 +76,7 @@ class GuardedArray:
 
 
 def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
-    """Return the message with each address inside one of these arrays replaced by the array's name and the byte."""
+    """Return the message with addresses inside one of these arrays replaced by the array's name and the byte."""
 
     def placed(found: re.Match[str]) -> str:
         address = int(found[1], 16)
@@ -89,5 +89,5 @@ def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
 
 
 def allocated_bytes(size_bytes: int) -> int:
-    """Return the number of bytes that an array of this size takes together with the guard bands."""
+    """Return how many bytes an array of this size takes up, including its guard bands."""
     return size_bytes + 2 * GUARD_BYTES + _SLACK_BYTES

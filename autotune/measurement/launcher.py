@@ -16,7 +16,7 @@ from autotune.operation.storage_types import TYPES
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The device addresses of a layer's arrays and of a kernel's own arrays."""
+    """The device addresses of a layer's arrays and of the kernel's own."""
 
     arrays: Mapping[str, int]
     """addresses of the problem's arrays, by name"""
@@ -24,12 +24,12 @@ class Tensors:
     workspace: int = 0
 
     def address(self, name: str) -> int:
-        """Return the address of an array of the layer or the kernel; 0 if there is no such array."""
+        """Return the address of one of the layer's or kernel's arrays, or 0 if there is none with this name."""
         return {**self.arrays, "packed_w": self.packed_w, "workspace": self.workspace}.get(name, 0)
 
 
 class LoadedKernel:
-    """A kernel that is loaded on a device. The tensors' addresses are bound when the kernel runs."""
+    """A kernel loaded on a device. The tensors' addresses are bound when it runs."""
 
     def __init__(self, device: Device, module: Module, source: KernelSource) -> None:
         self.device = device
@@ -48,7 +48,7 @@ class LoadedKernel:
             self.device.copy(address, tensors.address(symbol.origin), filled_bytes)
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
-        """Return the launches of one forward pass in order, prepared so that the host's part is not timed."""
+        """Return the launches of a forward pass in order, prepared so that the host's part of the work isn't timed."""
         launches = tuple(
             self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
         )

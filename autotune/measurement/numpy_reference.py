@@ -1,13 +1,13 @@
 """Run an operation's NumPy reference, `reference.py` in the operation's folder, in float64 on the host.
 
-The file defines a function `reference(p, ...)`. `p` has the problem's sizes, words and derived sizes as attributes. The
-other arguments are the inputs in the operation's order: float64 arrays in the declared shapes, None for an array that
-the problem lacks, a float for a scalar. The function must not change the inputs. It returns the output. With the error
-model `multilinear`, it returns a pair: the output, and the sums of the magnitudes of each output's terms. If padding
-leaves fewer than `reduction` products, it returns a triple that also contains the number of products of each output.
-For several outputs it returns a tuple.
+The file defines a function `reference(p, ...)`, where `p` has the problem's sizes, words and derived sizes as
+attributes. The other arguments are the inputs in the operation's order: float64 arrays in the declared shapes, None for
+an array that the problem lacks, and a float for a scalar. The function must not change them. It returns the output, or
+a tuple if there are several. With the error model `multilinear`, it returns a pair: the output, and the sums of the
+magnitudes of each output's terms. If padding leaves fewer than `reduction` products, it returns a triple that also
+contains the number of products in each output.
 
-The file `data.py` defines `data(p, random)`, which returns a dict with the test data of arrays with `fill = "data"`.
+The file `data.py` defines `data(p, random)`, which returns a dict with test data for arrays with `fill = "data"`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
     "tanh": np.tanh,
     "log1p": np.log1p,
 }
-"""Array functions for the expressions of activations. An operation's reference may import them."""
+"""Array functions used in the expressions of activations. An operation's reference may import them."""
 _FUNCTION = "reference"
 _ROUNDED = 1e-6  # fraction by which a magnitude may be too small, because sums are rounded
 _LEAST_S, _MOST_S = 20.0, 140.0  # time limits of a reference; two references of a layer must finish within 300 s
@@ -51,20 +51,20 @@ _FLOPS_PER_S = 1e5  # speed of loops in Python on a busy machine
 
 
 def in_numpy(declared: Operation) -> bool:
-    """Whether the operation's reference uses NumPy.
+    """Return whether the operation's reference uses NumPy.
 
-    Raises TemplateError if the operation has no reference, or two references.
+    Raises TemplateError if there is no reference, or if there are two.
     """
     return _reference(declared)[0] == NUMPY_REFERENCE
 
 
 def in_cuda(declared: Operation) -> str:
-    """Return the text of a reference that is written in CUDA C++."""
+    """Return the text of a reference written in CUDA C++."""
     return _reference(declared)[1].removeprefix("#pragma once\n")
 
 
 def _reference(declared: Operation) -> tuple[str, str]:
-    """Return the file name and the text of the operation's reference."""
+    """Return the file name and text of the operation's reference."""
     if not declared.references and not declared.folder.is_dir():
         raise TemplateError(
             f"{declared.name}: the operation's folder is not here; name its parent folder with --family-dir"
@@ -82,7 +82,7 @@ def _reference(declared: Operation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected values of an output, as flat arrays."""
+    """An output's expected values, as flat arrays."""
 
     output: Array
     value: Doubles
@@ -93,18 +93,18 @@ class Expected:
 
 
 class _Names(SimpleNamespace):
-    """The argument `p` of a reference."""
+    """The argument `p` that a reference gets."""
 
     def __getattr__(self, name: str) -> object:
-        """Raise AttributeError with a suggestion for an unknown name."""
+        """Raise AttributeError for an unknown name, with a suggestion."""
         raise AttributeError(f"p has no {name}{did_you_mean(name, vars(self))}; it has {', '.join(vars(self))}")
 
 
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: bool = True) -> tuple[Expected, ...]:
     """Run the reference and return the expected outputs.
 
-    `inputs` are flat arrays; arrays that a run changes have their content from before the run. With `finite`, outputs
-    must be finite. Raises TemplateError if the function is missing, fails, takes too long or returns a wrong shape.
+    `inputs` are flat arrays; those that a run changes are given as they were before it. With `finite`, outputs must be
+    finite. Raises TemplateError if the function is missing, fails, takes too long or returns the wrong shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE
@@ -125,9 +125,9 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
 
 
 def _given(array: Array | None, values: Doubles | None) -> Doubles | float | None:
-    """Return an argument of the function: a float for a scalar, else a read-only array; None if the problem lacks it.
+    """Return one of the function's arguments: a float for a scalar, a read-only array, or None if the problem lacks it.
 
-    If a reference could change its inputs, it could return magnitudes that are too large without an error.
+    If a reference could change its inputs, it could return excessive magnitudes without causing an error.
     """
     if array is None or values is None:
         return None
@@ -140,7 +140,9 @@ def _given(array: Array | None, values: Doubles | None) -> Doubles | float | Non
 
 @contextmanager
 def _within(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in code that takes longer, at the next Python instruction. Works only in the main thread."""
+    """Raise TimeoutError in code that takes longer, at the next Python instruction. This only works in the main
+    thread.
+    """
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"it did not end within {limit_s:.0f} s")
@@ -158,7 +160,7 @@ def _within(limit_s: float) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return the line of the reference that raised an error, as a prefix of a message."""
+    """Return which line of the reference raised an error, as a prefix for a message."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -166,7 +168,7 @@ def _line(error: BaseException, path: Path) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Return the type and the message of an error on one line."""
+    """Return an error's type and message on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -175,7 +177,7 @@ def _kind(found: object) -> str:
 
 
 def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -> Expected:
-    """Check the function's result for one output, and return it as Expected."""
+    """Check what the function returned for one output, and convert it to Expected."""
     declared, most = problem.operation, float(problem.reduction)
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
@@ -205,9 +207,9 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
 
 
 def _checked(part: object, output: Array, declared: Operation, what: str = "", *, finite: bool = True) -> Doubles:
-    """Check the result for an output or its magnitudes, and return it as flat doubles.
+    """Check an output or its magnitudes, and return them as flat doubles.
 
-    Raises TemplateError for a wrong type or shape or, with `finite`, for numbers that are not finite.
+    Raises TemplateError for the wrong type or shape or, with `finite`, for numbers that aren't finite.
     """
     of = f"{declared.folder / NUMPY_REFERENCE}: {_FUNCTION} returns"
     try:
@@ -237,9 +239,9 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "", *
 
 
 def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
-    """Return the test data of arrays with `fill = "data"`, from `data(p, random)` in data.py.
+    """Return the test data for arrays with `fill = "data"`, from `data(p, random)` in data.py.
 
-    The arrays are flat, and rounded to their storage types. Raises TemplateError if the function is missing, fails or
+    The arrays are flat and rounded to their storage types. Raises TemplateError if the function is missing, fails or
     returns anything other than the expected arrays.
     """
     wanted = {array.name: array for array in problem.filled if array.fill == "data"}
@@ -269,7 +271,7 @@ def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
 
 
 def _executed(path: Path, text: str) -> Mapping[str, object]:
-    """Execute one of the operation's files, and return its global names."""
+    """Execute one of the operation's files and return its global names."""
     names: dict[str, object] = {}
     try:
         with _within(_LEAST_S):

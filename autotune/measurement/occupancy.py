@@ -1,8 +1,8 @@
-"""The theoretical occupancy of a kernel: the resident warps of one multiprocessor over the maximum.
+"""A kernel's theoretical occupancy: the resident warps of a multiprocessor, divided by the maximum.
 
-The formula comes from cuda_occupancy.h, for compute capability 7.0 and newer. Registers are allocated to a warp in
-units of 256, in four subpartitions. Shared memory is allocated in units of 128 bytes, with 1 KiB reserved for each
-block. On GPUs older than 8.0 the unit is 256 bytes, and no memory is reserved.
+The formula is from cuda_occupancy.h, for compute capability 7.0 and newer. Registers are allocated per warp in units of
+256, in four subpartitions. Shared memory is allocated in units of 128 bytes, with 1 KiB reserved for each block. On
+GPUs older than 8.0, the unit is 256 bytes, and nothing is reserved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUBPARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """The blocks and warps of a kernel that are resident on one multiprocessor, and the resources that limit them."""
+    """How many of a kernel's blocks and warps are resident on a multiprocessor, and which resources limit them."""
 
     blocks: int
     warps: int
@@ -28,7 +28,7 @@ class Residency:
 
 
 def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> Residency:
-    """Return the blocks and warps that are resident on one multiprocessor at once; 0 if a block does not fit."""
+    """Return how many blocks and warps can be resident on a multiprocessor at once, or 0 if not even one block fits."""
     warps = -(-threads // WARP)
     per_warp = -(-registers * WARP // 256) * 256
     reserved, unit = (1024, 128) if device.arch >= 80 else (0, 256)
@@ -47,5 +47,5 @@ def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: i
 
 
 def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
-    """Return the resident warps over the multiprocessor's maximum, 0 to 1."""
+    """Return the resident warps divided by the multiprocessor's maximum, 0 to 1."""
     return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

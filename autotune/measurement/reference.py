@@ -1,7 +1,6 @@
 """Build the verification program from `check.cu` and the operation's reference.
 
-The kernels of the program take sizes as arguments, so all problems of an operation with the same words share one
-program.
+Its kernels take sizes as arguments, so all problems of an operation with the same words share one program.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from autotune.text_file import read_text
 
 ENTRIES = ("hash_words", "count_changed")
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "put_edges", "compare")
-"""Entries that exist once for each storage type; `entry_of` returns the full name."""
+"""Entries that exist once per storage type; `entry_of` returns the full name."""
 _ONCE = "#pragma once\n"
 _NO_ACTIVATION = """template <class Problem>
 REFERENCE_FUNCTION double activation_error(const Problem&, double, double) {
@@ -47,7 +46,7 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 
 
 def _stored(kind: StorageType) -> str:
-    """Return C++ conversions for a storage type. A type narrower than float is converted to and from float."""
+    """Return C++ conversions for a storage type. Types narrower than float are converted to and from float."""
     bits = _BITS[kind.size_bytes]
     exact = kind.is_float and kind.size_bytes <= 4
     return _STORED.format(
@@ -79,7 +78,7 @@ struct Values {
 
 
 def check_program(problem: Problem) -> Program:
-    """Return the program that makes a problem's data, computes the float64 reference and compares outputs with it.
+    """Return a program that makes a problem's data, computes the float64 reference and compares outputs with it.
 
     All problems of an operation with the same words share one program.
     """
@@ -104,8 +103,8 @@ def reference_arguments(
 ) -> tuple[np.generic, ...]:
     """Return the arguments of the entry `reference`.
 
-    They are the addresses of the inputs, of the outputs (`ref`) and of the outputs' error units, then the reduction
-    length, the number of outputs and the sizes.
+    These are the addresses of the inputs, of the outputs (`ref`) and of the outputs' error units, followed by the
+    reduction length, the number of outputs and the sizes.
     """
     inputs = map(tensors.address, problem.operation.inputs)
     return (
@@ -117,24 +116,24 @@ def reference_arguments(
 
 
 def size_arguments(problem: Problem) -> tuple[np.generic, ...]:
-    """Return the sizes, which are the last arguments of entries that need the problem.
+    """Return the sizes, which are the last arguments of all entries that need the problem.
 
-    Derived sizes that do not fit 32 bits wrap, as they do in C++.
+    As in C++, derived sizes that don't fit into 32 bits wrap around.
     """
     names = problem.names()
     return tuple(np.uint32(int(names[name]) & 0xFFFFFFFF) for name in _sizes(problem.operation))
 
 
 def _sizes(declared: Operation) -> list[str]:
-    """Return the names of the sizes that a reference takes, in the order of the arguments.
+    """Return the names of the sizes that a reference takes, in order.
 
-    The leading size is included only if the outputs of one unit depend on other units.
+    The leading size is included only if one unit's outputs depend on other units.
     """
     return sorted(declared.numbers - ({declared.leading} if declared.independent else set()))
 
 
 def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
-    """Return the verification program of a problem whose arrays have the storage types `dtypes`."""
+    """Return the verification program for a problem whose arrays have the storage types `dtypes`."""
     used = tuple(dict.fromkeys(dtypes.values()))
     entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
     stored = [_stored(TYPES[dtype]) for dtype in used]
@@ -156,8 +155,8 @@ def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
 def reference_text(declared: Operation) -> str:
     """Return an operation's reference.cuh with all includes inlined.
 
-    If the text does not mention `activation_error`, a definition for no activation is added. Raises TemplateError if a
-    file does not exist.
+    If it doesn't mention `activation_error`, a definition for no activation is added. Raises TemplateError if a file is
+    missing.
     """
     text = in_cuda(declared)
     for name, content in reversed(Includes().of(declared.folder / REFERENCE, text, declared.folder)):  # outermost first
@@ -166,7 +165,7 @@ def reference_text(declared: Operation) -> str:
 
 
 def _with_activations(text: str, declared: Operation) -> str:
-    """Return the text of `_activated.cuh` with the cases of the activations that an operation declares."""
+    """Return the text of `_activated.cuh`, with the activations that an operation declares."""
     words = [word for word in declared.enumerations.get("activation", ()) if word in BY_WORD]
     cases = [f"case Activation::{w}: return {{{in_cpp(w, single=False)}, {BY_WORD[w].steepest}}};" for w in words]
     exact = [f"case Activation::{word}: return 0.0;" for word in words if not BY_WORD[word].rounds]

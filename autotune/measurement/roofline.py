@@ -1,4 +1,4 @@
-"""The roofline of a layer: bytes divided by the memory rate, or operations divided by the arithmetic rate."""
+"""A layer's roofline: bytes divided by the memory rate, or operations divided by the arithmetic rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "fp16-acc16": ("fp16", 1.0),
     "bf16": ("fp16", 1.0),  # both types use the same tensor cores at the same rate
 }
-"""The calibrated rate that limits each accuracy class, and the usable share of that rate."""
+"""Which calibrated rate limits each accuracy class, and how much of it can be used."""
 _FFMA_SHARES = {"fp16-acc16": 4.0}
 """Factors on the FFMA rate for accuracy classes that are faster without tensor cores.
 
@@ -26,12 +26,12 @@ HFMA2 computes two products per instruction, and on 8.0 it issues twice as often
 throughput of arithmetic instructions).
 """
 _LEAST_COLUMNS = 8
-"""The number of outputs for which a tensor core uses each input, at least: n of mma.sync and wgmma (PTX ISA)."""
+"""For how many outputs a tensor core uses each input, at least: n of mma.sync and wgmma (PTX ISA)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The minimum time of a layer on a device, microseconds."""
+    """A layer's minimum time on a device, in microseconds."""
 
     memory_us: float
     """time to move the layer's bytes at the copy rate, and additional reads at the read rate"""
@@ -42,22 +42,22 @@ class Floor:
 
     @property
     def us(self) -> float:
-        """The larger of the memory time and the arithmetic time."""
+        """The memory time or the arithmetic time, whichever is larger."""
         return max(self.memory_us, self.arithmetic_us)
 
     @property
     def term(self) -> str:
-        """The name of the larger time, `memory` or `arithmetic`."""
+        """Which of the two times is larger, `memory` or `arithmetic`."""
         return "memory" if self.memory_us >= self.arithmetic_us else "arithmetic"
 
 
 def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: int | None = None) -> Floor | None:
-    """Return the minimum time of any kernel of an accuracy class on a device with these rates.
+    """Return the minimum time of any kernel in an accuracy class, on a device with these rates.
 
-    Returns None if the device was not calibrated or the class is unknown. `rates` come from the store: `copy` (read
-    plus written) and `read` in bytes per second, arithmetic rates in FLOP per second. A unit without a calibrated rate,
-    such as tensor cores before 8.0, is ignored. `flops` is the number of operations of the kernel's algorithm, if it
-    differs from the direct algorithm.
+    Returns None if the device wasn't calibrated or the class is unknown. `rates` come from the store: `copy` (read plus
+    written) and `read` in bytes per second, arithmetic rates in FLOP per second. Units without a calibrated rate, such
+    as tensor cores before 8.0, are ignored. `flops` is the number of operations in the kernel's algorithm, if it
+    differs from the direct one.
     """
     if "copy" not in rates or accuracy not in ARITHMETIC_RATE:
         return None
@@ -72,10 +72,10 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
 
 
 def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
-    """Return the time to move a layer's bytes.
+    """Return how long it takes to move a layer's bytes.
 
-    The written bytes, and the same number of read bytes, move at the copy rate. Further reads move at the read rate, if
-    that rate is known and higher.
+    The written bytes, and just as many read ones, move at the copy rate. Any further reads move at the read rate, if
+    that is known and higher.
     """
     written = written_bytes(problem)
     more = max(0, read_bytes(problem) - written)
@@ -84,7 +84,7 @@ def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
 
 
 def floor_us(problem: Problem, accuracy: str, rates: Mapping[str, float]) -> float | None:
-    """Return the floor in microseconds; None if the device was not calibrated or the class is unknown."""
+    """Return the floor in microseconds, or None if the device wasn't calibrated or the class is unknown."""
     bound = floor(problem, accuracy, rates)
     return None if bound is None else bound.us
 
@@ -94,11 +94,11 @@ def tensor_share(problem: Problem) -> float:
 
     The share is 1 except for convolutions whose groups have fewer than eight output channels.
 
-    A tensor core multiplies each input by eight weights, for eight outputs. A group with fewer output channels must
+    A tensor core multiplies each input by eight weights, for eight outputs. A group with fewer output channels has to
     fill the eight columns with neighbouring pixels, using a banded matrix of weights. Each pixel needs r * s inputs,
     but the matrix has a row for each input of any of the pixels. `pixels` pixels in `a` rows of the output need at
     least (r + (a - 1) * u) * (s + (pixels / a - 1) * v) inputs, where neighbouring pixels that share inputs are u rows
-    or v columns apart. The products of an output are summed in one accumulator.
+    or v columns apart. An output's products are summed in one accumulator.
     """
     if not isinstance(problem, Conv2dProblem):
         return 1.0

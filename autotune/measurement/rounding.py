@@ -1,4 +1,4 @@
-"""Check that outputs are rounded to nearest. The error of a kernel that truncates is within most bounds."""
+"""Check that outputs are rounded to nearest, because a kernel that truncates stays within most bounds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST_PRODUCTS = 1 << 14  # maximum products of an output; tensor cores truncate
 
 
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
-    """Return the direction of most rounding errors of an output; empty if the errors have both directions.
+    """Return the direction of most of an output's rounding errors, or "" if they go both ways.
 
-    `values` are the numbers that the kernel stored, `exact` the numbers of the reference.
+    `values` are the numbers stored by the kernel, `exact` those of the reference.
     """
     bounds = source.problem.operation.bounds.of(output)
     if bounds.model != "multilinear" or source.problem.reduction > _MOST_PRODUCTS:

@@ -1,8 +1,8 @@
-"""load -> run some blocks of a kernel on arrays that are larger than this machine's memory.
+"""load -> run some of a kernel's blocks on arrays that are larger than this machine's memory.
 
-The arrays contain zeros and take memory only where a block writes. Arrays of indices and lengths have test data at both
-ends. The outputs are not compared. A device with sanitizers finds offsets that overflow and accesses outside the
-arrays.
+The arrays are filled with zeros and take up memory only where a block writes. Arrays of indices and lengths have test
+data at both ends. The outputs aren't compared, but a device with sanitizers finds overflowing offsets and accesses
+outside the arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_ELEMENTS = 4096  # maximum elements of the largest array per thread of a l
 
 
 def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> None:
-    """Run some blocks of each launch, except launches with so few threads that each handles too many elements.
+    """Run some blocks of each launch, except launches with so few threads that each one handles too many elements.
 
     Raises Rejected('runtime' | 'timeout', ...).
     """

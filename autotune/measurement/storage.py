@@ -20,7 +20,7 @@ def stored(values: Numbers, dtype: str) -> Doubles:
 
 
 def encoded(values: Numbers, dtype: str) -> bytes:
-    """Return the bytes of values in a storage type."""
+    """Return values as bytes in a storage type."""
     if TYPES[dtype].numpy:
         return values.astype(TYPES[dtype].numpy).tobytes()
     if dtype == "bf16":
@@ -50,7 +50,7 @@ def decoded(content: bytes, dtype: str) -> Doubles:
 
 @cache
 def _magnitudes(dtype: str) -> Doubles:
-    """Return the finite numbers from 0 on that an 8-bit float can store, in the order of their codes."""
+    """Return all non-negative finite numbers that an 8-bit float can store, in the order of their codes."""
     kind = TYPES[dtype]
     codes = np.arange(_SIGN)
     exponents, fractions = codes >> kind.fraction_bits, codes % (1 << kind.fraction_bits)

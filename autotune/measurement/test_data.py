@@ -1,4 +1,4 @@
-"""The data for verifying kernels: kinds of data, the number of distinct images, and the memory needed."""
+"""The data used to verify kernels: which kinds there are, how many distinct images, and how much memory they need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ Kind = Literal["normal", "integers", "edges"]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Arrays with kinds of numbers that normal data does not contain. A field of 0 means that its kind is absent."""
+    """Arrays with kinds of numbers that don't occur in normal data. A field of 0 means that there are none of this
+    kind.
+    """
 
     arrays: tuple[Array, ...]
     mean: float = 0.0
@@ -58,7 +60,7 @@ class Edges:
         return tuple(array.name for array in self.arrays)
 
     def numbers(self, array: Array) -> tuple[np.generic, ...]:
-        """Return the last arguments of `put_edges` in check.cu for one of the arrays."""
+        """Return the last arguments of `put_edges` in check.cu for one of these arrays."""
         extreme = (_F16_EXTREME if array.dtype == "f16" else _EXTREME) if self.extreme else 0.0
         numbers = map(np.float64, (self.mean, self.large, self.small, extreme, _TINY[array.dtype]))
         mean, large, small, *others = numbers
@@ -76,7 +78,7 @@ class Edges:
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """The inputs on the device, and the reference of the first `period` images."""
+    """Inputs on the device, and the reference for the first `period` images."""
 
     kind: Kind
     inputs: Mapping[str, GuardedArray]
@@ -90,7 +92,7 @@ class DataSet:
 
 
 def data_bytes(problem: Problem) -> int:
-    """Return the maximum memory of a Verifier without copies: all data sets with their references."""
+    """Return how much memory a Verifier needs at most, without copies: all data sets with their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
     sets = 2 + len(edged(problem))
@@ -147,7 +149,7 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Return the numbers of images after which normal data and integer data repeat.
+    """Return after how many images normal data and integer data repeat.
 
     Raises DeviceError if a reference would be too large.
     """
@@ -161,11 +163,11 @@ def periods(problem: Problem) -> tuple[int, int]:
 
 
 def _period(problem: Problem, most: int, prime: int) -> int:
-    """Return the number of distinct images of a data set, at most `most`.
+    """Return how many distinct images a data set has, at most `most`.
 
-    All images differ if there are at most `prime`, or if the outputs of an image depend on other images. Otherwise the
-    result is the largest prime that is at most `most` and `prime` or, if the operation's rules allow no such prime, the
-    largest size that they allow. Raises DeviceError if no size is possible.
+    All images differ if there are at most `prime` of them, or if an image's outputs depend on other images. Otherwise,
+    the result is the largest prime that is at most `most` and `prime` or, if the operation's rules don't allow such a
+    prime, the largest size that they do allow. Raises DeviceError if no size is possible.
     """
     n, limit = problem.runtime_size, min(most, prime)
     if not problem.operation.independent:

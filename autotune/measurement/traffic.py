@@ -1,6 +1,6 @@
-"""The bytes that any implementation of a layer must move through memory, in 32-byte sectors.
+"""How many bytes any implementation of a layer must move through memory, in 32-byte sectors.
 
-The windows that an operation declares for the axes of an array determine which elements of the array are needed.
+Which elements of an array are needed follows from the windows that the operation declares for its axes.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ _Integers = npt.NDArray[np.int64]
 
 
 def minimal_bytes(problem: Problem) -> int:
-    """Return the bytes of all sectors that any implementation must read or write.
+    """Return the bytes in all sectors that any implementation must read or write.
 
-    A sector counts if an output needs one of its elements. Sectors of an array that is both read and written count
-    twice. Each array begins at a sector. The result is exact for axes of at most 2^20 elements, and a lower bound for
-    longer axes.
+    A sector counts if some output needs one of its elements, and twice if its array is both read and written. Each
+    array begins at a sector. The result is exact for axes of at most 2^20 elements, and a lower bound for longer ones.
     """
     return read_bytes(problem) + written_bytes(problem)
 
 
 @lru_cache(maxsize=1024)
 def read_bytes(problem: Problem) -> int:
-    """Return the number of bytes that any implementation must read."""
+    """Return how many bytes any implementation must read."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in READ)
 
 
 @lru_cache(maxsize=1024)
 def written_bytes(problem: Problem) -> int:
-    """Return the number of bytes that any implementation must write."""
+    """Return how many bytes any implementation must write."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in COMPUTED)
 
 
 def needed_sectors(array: Array) -> int:
-    """Return the number of sectors of an array with an element that some output needs."""
+    """Return how many sectors of an array contain an element that some output needs."""
     width = SECTOR_BYTES // TYPES[array.dtype].size_bytes  # elements per sector
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
@@ -63,7 +62,7 @@ def needed_sectors(array: Array) -> int:
     first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
-        """Return the number of needed sectors of consecutive planes, the first of which begins at a sector."""
+        """Return how many sectors of consecutive planes are needed. The first plane begins at a sector."""
         begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))
@@ -74,7 +73,7 @@ def needed_sectors(array: Array) -> int:
 
 
 def needed(size: int, window: Window) -> _Integers:
-    """Return, in order, the positions on an axis of this length that some output needs, among the first 2^20."""
+    """Return, in order, the positions on an axis of this length that outputs need, among the first 2^20."""
     stride, dilation = window.stride, window.dilation
     place = np.arange(min(size, _MOST_PLACES), dtype=np.int64) + window.pad
     common = math.gcd(stride, dilation)
@@ -89,7 +88,7 @@ def needed(size: int, window: Window) -> _Integers:
 def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _Integers, _Integers]:
     """Return the first sector, the last sector and the number of sectors of a row's needed runs.
 
-    Each array is indexed by the offset of the row's beginning within a sector.
+    Each array is indexed by where in a sector the row begins.
     """
     sectors = []
     for behind in range(width):
@@ -100,7 +99,7 @@ def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _In
 
 
 def _union(first: _Integers, last: _Integers, count: int) -> int:
-    """Return the number of distinct sectors of ordered runs that have `count` sectors in total.
+    """Return the number of distinct sectors in ordered runs, which have `count` sectors in total.
 
     Consecutive runs share at most one sector.
     """

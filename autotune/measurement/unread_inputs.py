@@ -1,7 +1,7 @@
 """Run an operation's NumPy reference to find doubtful declarations.
 
-These are inputs that change no output, outputs that do not depend on the test data, tolerances that are large compared
-with the outputs, and FLOPs that are too few.
+These are inputs that don't change any output, outputs that don't depend on the test data, tolerances that are large
+compared to the outputs, and too few FLOPs.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
 
 
 def _is_wide(output: Array) -> bool:
-    """Whether an output has integers of more than 16 bits."""
+    """Return whether an output consists of integers with more than 16 bits."""
     return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
 
 
 def _too_few_flops(problems: Sequence[Problem]) -> Iterator[str]:
     """Yield a warning if the outputs depend on far more elements of an input than there are FLOPs.
 
-    Only the input with the most elements per FLOP is considered. Some of its elements are changed one at a time,
-    because a lookup table may have more elements than the operation reads.
+    Only the input with the most elements per FLOP is checked. Some of its elements are changed one at a time, because a
+    lookup table may have more elements than the operation reads.
     """
     pairs = [(array, problem) for problem in problems for array in problem.filled if array.fill in DRAWN]
     array, problem = max(pairs, key=lambda pair: pair[0].elements / max(1, pair[1].flops), default=(None, None))
@@ -109,7 +109,7 @@ def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:
 
 
 def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
-    """Return the ratio of each output's tolerance to its magnitude, on the problem with the smallest ratio.
+    """Return the ratio of each output's tolerance to its magnitude, for the problem where it is smallest.
 
     Tolerance and magnitude are root mean squares over the elements.
     """
@@ -123,10 +123,10 @@ def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
 
 
 def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
-    """Return, for each output, a text about the elements that are equal for all inputs, and the largest magnitude.
+    """Return, for each output, a text about elements that are equal for all inputs, and the largest magnitude.
 
-    The outputs come from the problem with the most FLOPs among those with integer arrays. In small problems, the data
-    may miss elements by chance.
+    The outputs are from the problem with the most FLOPs among those with integer arrays, because in small problems the
+    data may miss elements by chance.
     """
     found = [
         problem
@@ -151,7 +151,7 @@ def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
 
 
 def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
-    """Yield each pair of an input and an output that changes when the input is drawn again."""
+    """Yield each pair of an input and an output that changes when the input is redrawn."""
     data, others = _draw(problem, 0), _draw(problem, 1)
     before = numpy_reference(problem, data)
     given = [array.name for array in problem.filled if array.fill == "data"]
@@ -169,7 +169,7 @@ def _draw(problem: Problem, seed: int) -> dict[str, Doubles]:
 
 
 def _drawn(array: Array, seed: int) -> Doubles:
-    """Return the test data of an array, flat. Data that is not random is the same for every seed."""
+    """Return an array's test data, flat. Data that aren't random are the same for every seed."""
     random = np.random.default_rng((seed, *map(ord, array.name)))
     if array.fill in DRAWN and array.dtype in FLOATS and array.fill != "integers":
         if array.fill == "uniform":

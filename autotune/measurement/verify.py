@@ -1,13 +1,14 @@
 """load -> verify: check that every output is right in every run, and that the kernel writes only to its own arrays.
 
 A layer has several data sets on the device. On small integers, sums of products must be exact. On normal data, and on
-integers if the outputs are not sums of products, the error against a float64 reference must stay below a bound. Further
-data sets contain larger, smaller and extreme numbers, NaN and infinities, if the operation defines the results.
+integers if the outputs aren't sums of products, the error against a float64 reference must stay below a bound. Other
+data sets contain larger, smaller and extreme numbers, NaN and infinities, provided that the operation defines what
+happens to them.
 
-Guard bands of NaN lie before and after every array. Outputs, workspace and packed weights are poisoned before each run.
-The first run uses NaN. Because fmaxf, fminf and atomicMax ignore NaN, the next two runs use large numbers of either
-sign, and the run on integers uses ordinary numbers. In the last runs, memory keeps the values of a run on other data.
-The host device fills shared memory in the same way, and runs warps and blocks in a different order each time.
+Every array lies between two guard bands of NaN. Outputs, workspace and packed weights are poisoned before each run. The
+first run uses NaN. Since fmaxf, fminf and atomicMax ignore NaN, the next two runs use large numbers of either sign, and
+the run on integers uses ordinary numbers. In the last runs, memory keeps the values left by a run on other data. The
+host device fills shared memory in the same way, and runs warps and blocks in a different order each time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _BANDS, _BAND_BYTES = 32, 24  # guard bands checked by one launch; each has an a
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The conditions of one verified run that must not affect the kernel's outputs."""
+    """The conditions of a verified run, which must not affect the kernel's outputs."""
 
     poison: int | None = POISON
     """byte that fills outputs, workspace and packed weights; None: memory keeps the values of the previous run"""
@@ -63,21 +64,21 @@ class Surroundings:
 
 FIRST = Surroundings()
 REPEATS = (Surroundings(0x7B, "warps"), Surroundings(0xFB, "descending"), Surroundings(order="threads"))
-"""Further runs on normal data. The bytes make 1.3e36 and -2.6e36 in f32 and bf16, 61280 and -65376 in f16.
+"""Further runs on normal data. The bytes stand for 1.3e36 and -2.6e36 in f32 and bf16, and for 61280 and -65376 in f16.
 
-The last run uses NaN again, to find a kernel that reads too early only in another order and multiplies the value by 0.
+The last run uses NaN again, to find kernels that read too early only in another order and multiply the value by 0.
 """
 ON_INTEGERS = Surroundings(0x3F, "threads")
-"""The run on integers. The bytes make 0.75 in f32 and bf16 and 1.8 in f16 and e4m3: ordinary numbers that a kernel
-cannot ignore by comparing them with a limit.
+"""The run on integers. The bytes stand for 0.75 in f32 and bf16 and for 1.8 in f16 and e4m3: ordinary numbers that a
+kernel can't filter out by comparing them with a limit.
 """
 AFTERWARDS = Surroundings(None)
-"""The last runs. Memory keeps the outputs of the previous run, which are plausible but wrong for the new data."""
+"""The last runs. Memory still contains the previous run's outputs, which are plausible but wrong for the new data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The errors of a correct kernel, and the times of runs in the device's usual order of warps and blocks."""
+    """A correct kernel's errors, and how long it ran in the device's usual order of warps and blocks."""
 
     error: ErrorStats
     runs: tuple[Sample, ...]
@@ -87,7 +88,7 @@ class Verified:
 
 
 class Verifier:
-    """Verifies kernels of one layer on one device. The data sets and references are made once for all kernels."""
+    """Verifies one layer's kernels on one device. The data sets and references are made once for all of them."""
 
     def __init__(self, device: Device, problem: Problem, check: Binary) -> None:
         self.device = device
@@ -121,19 +122,19 @@ class Verifier:
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether a pass changes one of its inputs, so that consecutive passes compute different results."""
+        """Whether a pass changes one of its inputs, so that the next one computes something else."""
         return any(name in self.normal.inputs for name in self.written)
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
-        """Return the addresses for running a kernel on one data set."""
+        """Return the addresses needed to run a kernel on a data set."""
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
     def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int | None = POISON) -> None:
-        """Restore the arrays to the state before a run.
+        """Restore the arrays to their state before a run.
 
-        Arrays that the kernel changes are copied from the data set. Arrays that the kernel only writes are poisoned,
-        unless `poison` is None. `tensors` are the addresses of the arrays, by default the verifier's own.
+        Arrays that the kernel changes are copied from the data set. Those that it only writes are poisoned, unless
+        `poison` is None. `tensors` are the arrays' addresses, by default the verifier's own.
         """
         for name, array in self.written.items():
             address = array.address if tensors is None else tensors.address(name)
@@ -151,14 +152,13 @@ class Verifier:
         *,
         cold: bool = True,
     ) -> Verified:
-        """Run the kernel and compare its outputs: on normal data, three times in other surroundings, on integers and
-        on edges.
+        """Run the kernel and compare its outputs: on normal data, three times in other surroundings, on integers and on
+        edges.
 
-        `repeat` gets the microseconds of the first run and returns whether to continue. A kernel that is too slow to be
-        chosen need not be verified further, because all outputs of the first run were within the error bound. Without
-        `cold`, the caches are not emptied, and the times of the runs are meaningless.
-        Raises Rejected('wrong_result', oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten |
-        keeps_state | too_loose).
+        `repeat` gets the first run's time in microseconds and returns whether to continue. If a kernel is too slow to
+        be chosen, it needs no further verification, because all outputs of its first run were within the error bound.
+        Without `cold`, the caches are not emptied, and the times are meaningless. Raises Rejected('wrong_result',
+        oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten | keeps_state | too_loose).
         """
         if message := too_loose(kernel.source):
             raise Rejected(Outcome.WRONG_RESULT, "too_loose", message)
@@ -182,7 +182,7 @@ class Verifier:
         cold: bool = False,
         any_order: bool = True,
     ) -> Verified:
-        """Run the kernel and compare its outputs; `any_order`: also run warps and blocks in unusual orders."""
+        """Run the kernel and compare its outputs. With `any_order`, also run warps and blocks in unusual orders."""
         source = kernel.source
         run = partial(self._run, kernel, workspace=workspace, packed_w=packed_w, cold=cold)
         alone, _ = run(self.normal)
@@ -227,7 +227,7 @@ class Verifier:
         surroundings: Surroundings,
         first: tuple[int, ...],
     ) -> Rejected:
-        """Find out why other surroundings change bits of the outputs, and return the rejection with the cause."""
+        """Find out why other surroundings change bits of the outputs, and return a rejection that says so."""
         outputs = partial(self._outputs_of, kernel, workspace, packed_w)
         if any(outputs(FIRST) != first for _ in range(2)):  # twice: the output may differ in every second run
             message = "two runs on the same data gave different bits, but the template says deterministic"
@@ -240,7 +240,7 @@ class Verifier:
         return Rejected(Outcome.WRONG_RESULT, "nondeterministic", message)
 
     def copies(self, count: int) -> tuple[Tensors, ...]:
-        """Return copies of the normal data, each with its own outputs, for passes that must not share cached data."""
+        """Return copies of the normal data with separate outputs, for passes that must not share cached data."""
         while len(self._copies) < count:
             addresses = {}
             for array in {**self.written, **self.normal.inputs}.values():
@@ -250,7 +250,7 @@ class Verifier:
         return tuple(self._copies[:count])
 
     def judge(self, data: DataSet, source: KernelSource, arrays: Sequence[GuardedArray] = ()) -> ErrorStats:
-        """Check the guard bands, the inputs and the outputs, after the caller ran a kernel on one data set.
+        """Check the guard bands, inputs and outputs after the caller has run a kernel on a data set.
 
         Raises Rejected('wrong_result', ...).
         """
@@ -259,11 +259,11 @@ class Verifier:
         return self._compare(data, source, self.tensors(data))
 
     def still_right(self, source: KernelSource, tensors: Tensors, rerun: Callable[[], object]) -> None:
-        """Check after the timing that a correct kernel is still correct, on the arrays of `tensors`.
+        """Check after timing a correct kernel that it is still correct, on the arrays in `tensors`.
 
-        `rerun` runs the passes of a sample. Before that, a few outputs of the timed passes are poisoned and the others
-        stay in place. A kernel that skips work when some outputs are already right leaves poisoned outputs wrong.
-        Raises Rejected('wrong_result', 'wrong_after_timing').
+        `rerun` runs the passes of a sample. Before that, a few outputs of the timed passes are poisoned, while the
+        others stay as they are. If a kernel skips work because some outputs are already right, the poisoned ones stay
+        wrong. Raises Rejected('wrong_result', 'wrong_after_timing').
         """
         for output in self._outputs:
             self._poison_some(tensors.address(output.name), output.size_bytes)
@@ -307,7 +307,7 @@ class Verifier:
     ) -> tuple[Sample, bool]:
         """Poison the memory, prepare the kernel and run it once.
 
-        Returns the time, and whether the order of warps and blocks was unusual, which makes the time meaningless.
+        Returns the time, and whether the order of warps and blocks was unusual, in which case the time is meaningless.
         """
         tensors = self.tensors(data, packed_w.address, workspace.address)
         self.restore(data, poison=surroundings.poison)
@@ -338,7 +338,9 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "keeps_state", message)
 
     def _compare(self, data: DataSet, source: KernelSource, tensors: Tensors) -> ErrorStats:
-        """Compare every output at the addresses of `tensors` with the reference. Raises Rejected if one is wrong."""
+        """Compare all outputs at the addresses in `tensors` with the reference. Raises Rejected if one of them is
+        wrong.
+        """
         some = self.problem.with_runtime(data.period).outputs
         errors = [
             self._compare_one(data, source, output, period, tensors.address(output.name))
@@ -400,7 +402,7 @@ class Verifier:
         return ErrorStats(over_bound, max_abs, {output.name: of_tolerance})
 
     def _check_rounding(self, source: KernelSource) -> None:
-        """Raise Rejected('wrong_result', 'wrong') if most outputs on normal data are rounded in the same direction."""
+        """Raise Rejected('wrong_result', 'wrong') if most outputs on normal data were rounded in the same direction."""
         for output in self.problem.with_runtime(self.normal.period).outputs:
             if not TYPES[output.dtype].rounding:
                 continue
@@ -413,13 +415,13 @@ class Verifier:
                 raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
     def _words(self, data: DataSet) -> str:
-        """Describe a data set: the kind of data and any special properties."""
+        """Describe a data set: what kind of data it contains, and any special properties."""
         if data.kind != "edges":
             return f"{'integer' if data.kind == 'integers' else 'normal'} data"
         return str(data.edges)
 
     def _place(self, output: Array, flat: int) -> str:
-        """Describe the index of an output, such as `at n = 0, k = 3`."""
+        """Describe where an output is, as in `at n = 0, k = 3`."""
         place = np.unravel_index(flat, output.shape)
         of = f" of {output.name}" if len(self.problem.outputs) > 1 else ""
         return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True)) + of
@@ -446,7 +448,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
-        """Return a hash of each array. The number of arrays must not exceed the number in all data sets."""
+        """Return a hash of each array. There must not be more arrays than in all data sets together."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
             words = -(-array.size_bytes // 4)  # the last word may reach into the guard, which was checked
