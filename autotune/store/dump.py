@@ -11,9 +11,10 @@ from autotune import __version__
 from autotune.atomic_write import publish, sibling_temp
 from autotune.errors import StoreError
 from autotune.escape import one_line
+from autotune.store.schema.migrations import newest_schema
 from autotune.store.sqlite.connections import check_whole, connect_for_reading, translate_errors
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, path_of, utc_now
-from autotune.store.sqlite.open_database import newest_schema, open_for_reading, schema_of
+from autotune.store.sqlite.open_database import open_for_reading, schema_of
 
 _ALLOWED = frozenset(
     {

@@ -1,8 +1,6 @@
 """The tables, each declared once. The file's schema, its constraints and all statements are derived from them."""
 
-from collections.abc import Callable
-
-from sqlalchemy import CheckConstraint, Connection, Index, UniqueConstraint
+from sqlalchemy import CheckConstraint, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
 from autotune.devices.device import DeviceInfo
@@ -38,46 +36,6 @@ SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(opera
 """Names of the sizes and words of conv2d, which are columns of `layers`."""
 CLASSES = ("", *ACCURACY_CLASSES)
 """The accuracy classes; empty for a config that was never rendered."""
-
-
-def _conv_gets_a_prologue(connection: Connection) -> None:
-    """Migrate to schema 14: add the word `prologue`, with the value `none`, to stored layers of `conv`.
-
-    If a layer was also tuned with the word, both rows are kept, each with its own trials.
-    """
-    connection.exec_driver_sql(
-        "UPDATE OR IGNORE layers SET problem = ("
-        "SELECT json_group_object(key, value) FROM ("
-        "SELECT key, value FROM json_each(json_insert(problem, '$.prologue', 'none')) ORDER BY key)) "
-        "WHERE operation = 'conv' AND declaration IS NULL"
-    )
-
-
-def _strips_name_their_filter_rows(connection: Connection) -> None:
-    """Migrate to schema 15: rename the parameter `shared_r` of depthwise_strips to `smem_filter_rows`.
-
-    The parameter is renamed in configs and in recorded headers.
-    """
-    connection.exec_driver_sql(
-        "UPDATE trials SET config = replace(config, 'shared_r', 'smem_filter_rows') "
-        "WHERE template_id IN (SELECT id FROM templates WHERE family = 'depthwise_strips')"
-    )
-    connection.exec_driver_sql(
-        "UPDATE templates SET header = replace(header, 'shared_r', 'smem_filter_rows') "
-        "WHERE family = 'depthwise_strips'"
-    )
-
-
-FIRST = 13
-"""The first schema that was declared by these tables."""
-MIGRATIONS: tuple[Callable[[Connection], object], ...] = (
-    _conv_gets_a_prologue,
-    _strips_name_their_filter_rows,
-)
-"""Functions that each migrate the tables to the next schema, from FIRST on; the views are created again afterwards.
-
-A new column that may be NULL or has a default needs no migration: a file that lacks the column gets it.
-"""
 
 DECLARED = ("number", "reason", "message", "source_hash", "accuracy", "deterministic", "smem_bytes", "occupancy")
 """Fields of a trial whose columns are declared separately, with a comment, a constraint or a reference."""

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
+from autotune.atomic_write import sibling_temp
 from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
 from autotune.resources import check_writable_results
-from autotune.store.schema.create import add_columns, create, lacking, make_views, stamp
-from autotune.store.schema.from_12 import make_anew
-from autotune.store.schema.tables import FIRST, MIGRATIONS, schema_versions
+from autotune.store.schema.create import create, lacking
+from autotune.store.schema.migrations import migrate, newest_schema
+from autotune.store.schema.tables import schema_versions
 from autotune.store.sqlite.connections import (
     LEAST_BYTES,
     connect_for_reading,
@@ -26,11 +27,6 @@ from autotune.store.sqlite.connections import (
 )
 from autotune.store.sqlite.database import LOCK_TIMEOUT_S, Clock, Database, path_of, sqlite_engine, utc_now
 from autotune.tempdirs import temporary_folder
-
-
-def newest_schema() -> int:
-    """Return the version of the schema that this version of autotune writes."""
-    return FIRST + len(MIGRATIONS)
 
 
 def version_of(connection: Connection, path: Path) -> int | None:
@@ -161,7 +157,9 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
                     return
                 if version not in (None, newest_schema()):
                     kept = path.with_name(f"{path.stem}.schema-{version}.{clock():%Y%m%dT%H%M%SZ}{path.suffix}")
-                    _copy(path, kept, timeout_s)
+                    with sibling_temp(kept) as begun:  # a killed process leaves no partial copy of this name
+                        _copy(path, begun, timeout_s)
+                        begun.replace(kept)
                 _migrate(connection, version, path, kept or path, clock)
         except BaseException:
             if kept is not None:  # the file is unchanged, so the copy is useless
@@ -190,32 +188,19 @@ def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
         with translate_errors(path, timeout_s):
             _copy(path, copy, timeout_s)
         with closing(_migrating(path, copy, timeout_s, clock)) as database, database.write() as connection:
-            version = version_of(connection, path)
-            if version is not None and version < FIRST:
-                _copy(copy, old, timeout_s)
-            _migrate(connection, version, path, old, clock)
+            _copy(copy, old, timeout_s)
+            _migrate(connection, version_of(connection, path), path, old, clock)
         database = _reading(path, copy, timeout_s, clock)
         database.closing.push(stack.pop_all())
     return database
 
 
 def _migrate(connection: Connection, version: int | None, path: Path, old: Path, clock: Clock) -> None:
-    """Migrate a database to the newest schema, in the connection's transaction.
-
-    `old` is a copy of the database, and messages name it as `path`.
-    """
+    """Create the schema, or migrate the database, of which `old` is a copy, to the newest one."""
     if version is None:
         create(connection, newest_schema(), clock())
-        return
-    if version < FIRST:
-        make_anew(connection, old, one_line(str(path)))
     else:
-        for each in MIGRATIONS[version - FIRST :]:
-            each(connection)
-        add_columns(connection)
-        make_views(connection)
-    if version != newest_schema():
-        stamp(connection, newest_schema(), clock())
+        migrate(connection, version, old, one_line(str(path)), clock())
 
 
 def _copy(path: Path, to: Path, timeout_s: float) -> None:

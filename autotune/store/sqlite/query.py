@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.errors import StoreError, shortened
 from autotune.escape import one_line
-from autotune.store.schema.from_12 import NAMED_12
+from autotune.store.schema.migrations import NAMED_12
 from autotune.store.sqlite.connections import connect_for_reading, translate_errors
 from autotune.store.sqlite.database import Database
 

@@ -15,9 +15,8 @@ from autotune.operation.registry import operation
 from autotune.problem import Layer, make_problem
 from autotune.resources import shipped
 from autotune.store import Store
-from autotune.store.schema.tables import FIRST, MIGRATIONS
-from autotune.store.sqlite import open_database as versions
-from autotune.store.sqlite.open_database import newest_schema
+from autotune.store.schema import migrations
+from autotune.store.schema.migrations import FIRST, MIGRATIONS, newest_schema
 from tests.unit.permissions import read_only
 
 from .builders import CONV1, H200, config_of, correct, open_scope, run_trial, source_of, ticking, written
@@ -149,11 +148,11 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
     run_trial(store, open_scope(store), correct(0, 10.0))
     store.close()
 
-    def add_column(connection: Connection) -> None:
+    def add_column(connection: Connection, _old: Path) -> None:
         connection.exec_driver_sql("ALTER TABLE trials ADD COLUMN instructions INTEGER")
 
     newest = newest_schema()
-    monkeypatch.setattr(versions, "MIGRATIONS", (*MIGRATIONS, add_column))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, add_column))
     with Store(store.path, create=False) as opened:
         assert opened.query("SELECT instructions FROM trials").rows == ((None,),), "seen through a copy"
     with pytest.warns(StoreWarning, match=f"brought from schema {newest} to {newest + 1}; the old file is kept"):
@@ -204,7 +203,7 @@ def test_a_layer_of_conv_that_was_tuned_again_with_a_prologue_loses_no_trial(sto
     store.close()
     as_of_13(store.path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "MIGRATIONS", ())
+        patch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
         with Store(store.path) as opened:
             run_trial(opened, open_scope(opened, study="again", layer=layer), correct(0, 11.0))
     with pytest.warns(StoreWarning, match="brought from schema 13"):
@@ -226,6 +225,16 @@ def test_filter_rows_of_strips_are_read_under_their_present_name(store: Store) -
     with Store(store.path, create=False) as opened:
         assert opened.trials.list()[0].trial.config.params == {"smem_filter_rows": 3}
         assert opened.query("SELECT DISTINCT header FROM templates").rows == (("[params] smem_filter_rows",),)
+
+
+def test_the_migrations_after_schema_12_also_run_on_its_rows(old: Path) -> None:
+    raw = sqlite3.connect(old)
+    raw.execute("UPDATE templates SET family = 'depthwise_strips'")
+    raw.execute("""UPDATE trials SET config = '{"shared_r": 3}'""")
+    raw.commit()
+    raw.close()
+    with Store(old, create=False) as opened:
+        assert opened.trials.list()[0].trial.config.params == {"smem_filter_rows": 3}
 
 
 def test_a_file_gets_the_columns_that_it_lacks_when_it_is_written(store: Store) -> None:

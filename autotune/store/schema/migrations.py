@@ -1,4 +1,4 @@
-"""Migrate a database from schema 12, the last schema that was not declared in `tables`."""
+"""Migrate a database with an older schema: MIGRATIONS lists a function for each schema from FIRST on."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 import sqlite3
 import tomllib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
 
 from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.store.schema.column_kinds import seven_digits
-from autotune.store.schema.create import statements
+from autotune.store.schema.create import add_columns, make_views, stamp, statements
 from autotune.store.schema.kernel_text import store_text
 from autotune.store.schema.tables import metadata
 from autotune.study import admitted_classes
@@ -59,11 +61,8 @@ _MADE_HERE = ("schema_versions", "paragraphs", "source_paragraphs")
 _MADE_BY_12 = "SELECT type, name FROM main.sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
 
 
-def make_anew(connection: Connection, old: Path, shown: str) -> None:
-    """Drop every table of a file with schema 12, create the current tables, and copy the rows from `old`.
-
-    `old` is a copy of the file. Raises StoreError, which names the file as `shown`, if a row breaks a constraint.
-    """
+def _from_12(connection: Connection, old: Path) -> None:
+    """Drop the tables of schema 12, which `tables` did not declare, create today's, and copy the rows from `old`."""
     raw = connection.connection.driver_connection
     assert isinstance(raw, sqlite3.Connection)  # noqa: S101 - an engine of SQLite
     raw.create_function("admitted", 2, _admitted, deterministic=True)
@@ -73,20 +72,14 @@ def make_anew(connection: Connection, old: Path, shown: str) -> None:
         raw.execute(f"DROP {kind} {name}")
     for statement in statements():
         raw.execute(statement)
-    try:
-        for table in metadata.sorted_tables:
-            if table.name not in _MADE_HERE:
-                raw.execute(_copying(raw, table.name, [column.name for column in table.c]))
-        for source_id, packed, size_bytes in raw.execute(
-            "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
-        ).fetchall():
-            text = packed if len(packed) == size_bytes else zlib.decompress(packed)
-            store_text(raw.executemany, source_id, text.decode())
-    except (sqlite3.IntegrityError, zlib.error, UnicodeError) as error:
-        raise StoreError(
-            f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
-            f"`sqlite3 {shown} .recover` saves what can be read"
-        ) from error
+    for table in metadata.sorted_tables:
+        if table.name not in _MADE_HERE:
+            raw.execute(_copying(raw, table.name, [column.name for column in table.c]))
+    for source_id, packed, size_bytes in raw.execute(
+        "SELECT id, text_zlib, text_bytes FROM old.sources WHERE text_bytes > 0 AND length(text_zlib) > 0"
+    ).fetchall():
+        text = packed if len(packed) == size_bytes else zlib.decompress(packed)
+        store_text(raw.executemany, source_id, text.decode())
 
 
 def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
@@ -111,3 +104,67 @@ def _admitted(study: str, dtype: str | None) -> str:
 
 def _seven_digits(samples: str) -> str:
     return json.dumps([seven_digits(value) for value in json.loads(samples)], separators=(",", ":"))
+
+
+def _conv_gets_a_prologue(connection: Connection, _old: Path) -> None:
+    """Add the word `prologue`, with the value `none`, to stored layers of `conv`.
+
+    If a layer was also tuned with the word, both rows are kept, each with its own trials.
+    """
+    connection.exec_driver_sql(
+        "UPDATE OR IGNORE layers SET problem = ("
+        "SELECT json_group_object(key, value) FROM ("
+        "SELECT key, value FROM json_each(json_insert(problem, '$.prologue', 'none')) ORDER BY key)) "
+        "WHERE operation = 'conv' AND declaration IS NULL"
+    )
+
+
+def _strips_name_their_filter_rows(connection: Connection, _old: Path) -> None:
+    """Rename the parameter `shared_r` of depthwise_strips to `smem_filter_rows`, in configs and recorded headers."""
+    connection.exec_driver_sql(
+        "UPDATE trials SET config = replace(config, 'shared_r', 'smem_filter_rows') "
+        "WHERE template_id IN (SELECT id FROM templates WHERE family = 'depthwise_strips')"
+    )
+    connection.exec_driver_sql(
+        "UPDATE templates SET header = replace(header, 'shared_r', 'smem_filter_rows') "
+        "WHERE family = 'depthwise_strips'"
+    )
+
+
+FIRST = 12
+"""The oldest schema that can be migrated."""
+MIGRATIONS: tuple[Callable[[Connection, Path], object], ...] = (
+    _from_12,
+    _conv_gets_a_prologue,
+    _strips_name_their_filter_rows,
+)
+"""Functions that each migrate a file to the next schema; their second argument is a copy of the file before.
+
+`_from_12` creates the tables of the newest schema, so the functions after it also run on those. A new column that may
+be NULL or has a default needs no migration: a file that lacks the column gets it.
+"""
+
+
+def newest_schema() -> int:
+    """Return the version of the schema that this version of autotune writes."""
+    return FIRST + len(MIGRATIONS)
+
+
+def migrate(connection: Connection, version: int, old: Path, shown: str, now: datetime) -> None:
+    """Migrate a database to the newest schema, in the connection's transaction.
+
+    `old` is a copy of the database. Raises StoreError, which names the database as `shown`, if a row breaks a
+    constraint.
+    """
+    try:
+        for each in MIGRATIONS[version - FIRST :]:
+            each(connection, old)
+    except (sqlite3.IntegrityError, IntegrityError, zlib.error, UnicodeError) as error:
+        raise StoreError(
+            f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
+            f"`sqlite3 {shown} .recover` saves what can be read"
+        ) from error
+    add_columns(connection)
+    make_views(connection)
+    if version != newest_schema():
+        stamp(connection, newest_schema(), now)
