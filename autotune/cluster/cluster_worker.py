@@ -1,4 +1,4 @@
-"""A cluster worker: a Dask worker with its own device, and the Dask task that tunes a part of a layer.
+"""A cluster worker: a Dask worker with its own device.
 
 `ClusterWorker` is what SSHCluster and dask-jobqueue start; `serve` is the command `autotune worker`.
 """
@@ -12,19 +12,18 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from threading import BoundedSemaphore
 
-from distributed import Worker, get_worker
+from distributed import Worker
 from distributed.core import Status
 
 from autotune import __version__
 from autotune.api.device_names import evaluator_of
 from autotune.cluster.scheduler import CONNECT_S, address_of, knock
-from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, TaskReport, reporting
+from autotune.cluster.task import DeviceClass, LayerTask, Report, TaskEnd, reporting
 from autotune.devices.host_machine import usable_cores
-from autotune.errors import DeviceError, DeviceLost, StudyError, shortened
+from autotune.errors import DeviceLost, StudyError, shortened
 from autotune.escape import one_line
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.space import SearchSpace
@@ -41,7 +40,6 @@ INFO = "autotune-worker"
 _PREPARED = 8  # number of layers whose search spaces a worker keeps
 _POLL_S = 0.2  # seconds between two checks whether to stop
 _RETRY_S = 1.0  # seconds between two attempts to reach a scheduler
-_EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
 Prepared = tuple[list[SearchSpace], WarmStart | None]
 """The search spaces and the initial design of a layer."""
@@ -150,53 +148,6 @@ class ClusterWorker(Worker):
         if self.owns_device:
             await asyncio.to_thread(self.device.close)
         return closed
-
-
-def next_evaluations(task: LayerTask) -> TaskEnd:
-    """Run the next evaluations of a layer as a Dask task. Each trial is reported as an event before the task ends."""
-    worker = get_worker()
-    if not isinstance(worker, ClusterWorker):
-        raise DeviceError(f"{worker.address}: is not an autotune worker")
-
-    def report(call: Report | None) -> None:
-        worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))
-
-    report(None)
-    with closing(_Stop(worker, task.topic, worker.get_current_task())) as stopping:
-        return worker.device.run(task, report, stopping)
-
-
-class _Stop:
-    """A callable that returns whether a task should end.
-
-    A task should end if its Event is set, the task was cancelled, or the worker is closing.
-    """
-
-    def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
-        self._worker, self._event, self._key = worker, event, key
-        self._answer = self._ask()
-
-    def __call__(self) -> bool:
-        state = self._worker.state.tasks.get(self._key)
-        if self._worker.status.name not in ("running", "paused", "closing_gracefully"):
-            return True
-        if state is None or state.state == "cancelled":
-            return True
-        if not self._answer.done() or self._answer.exception() is not None:  # an exception: the scheduler is lost
-            return False
-        if not self._answer.result():
-            self._answer = self._ask()
-            return False
-        return True
-
-    def _ask(self) -> Future[bool]:
-        """Start waiting for the task's Event. (`distributed.Event` would open a client in every worker.)"""
-        waiting = self._worker.scheduler.event_wait(name=self._event, timeout=_EVENT_S)
-        return asyncio.run_coroutine_threadsafe(waiting, self._worker.loop.asyncio_loop)
-
-    def close(self) -> None:
-        """Stop waiting for the task's Event."""
-        self._answer.cancel()
 
 
 async def serve(

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from distributed import Client, Event, Future, KilledWorker
 
 from autotune import __version__
-from autotune.cluster.cluster_worker import INFO, next_evaluations
-from autotune.cluster.layer_run import LayerRun, StudyRun, TunedBefore
+from autotune.cluster.cluster_worker import INFO
+from autotune.cluster.layer_run import LayerRun, StudyRun, TunedBefore, next_evaluations
 from autotune.cluster.scheduler import CONNECT_S, Workers, address_of, knock, prepare, workers_of
 from autotune.cluster.task import DeviceClass, TaskReport
 from autotune.devices.backends import KINDS

@@ -1,14 +1,24 @@
-"""Tune one layer on one device class: make tasks from the results database, and store the reports of the tasks."""
+"""Tune one layer on one device class: make tasks from the results database, and store the reports of the tasks.
+
+`next_evaluations` is the task, which a cluster worker runs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import secrets
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, replace
 
-from autotune.cluster.task import EVALUATIONS, WORKER_LOST, DeviceClass, LayerTask, Report, TaskEnd
+from distributed import get_worker
+
+from autotune.cluster.cluster_worker import ClusterWorker
+from autotune.cluster.task import EVALUATIONS, WORKER_LOST, DeviceClass, LayerTask, Report, TaskEnd, TaskReport
+from autotune.errors import DeviceError
 from autotune.family.template import KernelTemplate
 from autotune.problem import Layer
 from autotune.search.warm_start import near
@@ -20,6 +30,8 @@ from autotune.tuning.layer_finals import FinalsPlan
 from autotune.tuning.layer_result import PAUSED, LayerResult
 from autotune.tuning.layer_store import StoredLayer, template_records
 from autotune.tuning.tuned_layer import Part
+
+_EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
 TunedBefore = dict[tuple[str, ...], tuple[TopTrial, ...]]
 """The trials of tuned layers on a device class, by accuracy classes."""
@@ -127,3 +139,50 @@ class LayerRun:
         self._new += end.result.new
         self.failures = 0
         return None if end.result.stopped == PAUSED else replace(end.result, new=self._new)
+
+
+def next_evaluations(task: LayerTask) -> TaskEnd:
+    """Run the next evaluations of a layer as a Dask task. Each trial is reported as an event before the task ends."""
+    worker = get_worker()
+    if not isinstance(worker, ClusterWorker):
+        raise DeviceError(f"{worker.address}: is not an autotune worker")
+
+    def report(call: Report | None) -> None:
+        worker.log_event(task.topic, pickle.dumps(TaskReport(task.id, str(worker.name), call)))
+
+    report(None)
+    with closing(_Stop(worker, task.topic, worker.get_current_task())) as stopping:
+        return worker.device.run(task, report, stopping)
+
+
+class _Stop:
+    """A callable that returns whether a task should end.
+
+    A task should end if its Event is set, the task was cancelled, or the worker is closing.
+    """
+
+    def __init__(self, worker: ClusterWorker, event: str, key: object) -> None:
+        self._worker, self._event, self._key = worker, event, key
+        self._answer = self._ask()
+
+    def __call__(self) -> bool:
+        state = self._worker.state.tasks.get(self._key)
+        if self._worker.status.name not in ("running", "paused", "closing_gracefully"):
+            return True
+        if state is None or state.state == "cancelled":
+            return True
+        if not self._answer.done() or self._answer.exception() is not None:  # an exception: the scheduler is lost
+            return False
+        if not self._answer.result():
+            self._answer = self._ask()
+            return False
+        return True
+
+    def _ask(self) -> Future[bool]:
+        """Start waiting for the task's Event. (`distributed.Event` would open a client in every worker.)"""
+        waiting = self._worker.scheduler.event_wait(name=self._event, timeout=_EVENT_S)
+        return asyncio.run_coroutine_threadsafe(waiting, self._worker.loop.asyncio_loop)
+
+    def close(self) -> None:
+        """Stop waiting for the task's Event."""
+        self._answer.cancel()

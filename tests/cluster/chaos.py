@@ -160,6 +160,7 @@ class Chaos:
 
     def strike(self) -> None:
         """Kill or stop a random process at a random moment, and let it return later."""
+        self.replace_workers()
         time.sleep(self.rng.uniform(1, 6))
         stops = self.rng.random() < 0.4
         sent = signal.SIGSTOP if stops else signal.SIGKILL
@@ -183,6 +184,13 @@ class Chaos:
         elif run is not None:
             run.finish()
             self.start_coordinator(whom) if isinstance(whom, int) else self.start_worker(str(whom))
+
+    def replace_workers(self) -> None:
+        """Start workers again that have ended because a process of theirs was killed while they started."""
+        for name, run in list(self.workers.items()):
+            if not run.done and run.ended:
+                run.finish()
+                self.start_worker(name)
 
     def _device_process(self) -> int | None:
         """A process that a worker has started to compile or to run kernels; None if there is none."""

@@ -75,6 +75,7 @@ def test_nothing_is_lost_in_two_minutes_of_random_faults(seed: int, begin: Calla
     while time.monotonic() < until and not chaos.ended:
         chaos.strike()
         seen.append(chaos.stored)
+    chaos.replace_workers()
     for coordinator in chaos.coordinators.values():
         if coordinator.finish().code != 0:
             pytest.fail(chaos.log[-4000:])

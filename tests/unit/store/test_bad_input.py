@@ -14,7 +14,7 @@ import pytest
 import autotune.store as store_package
 from autotune.errors import StoreError
 from autotune.store import Store
-from autotune.store.sqlite.open_database import newest_schema
+from autotune.store.schema.migrations import newest_schema
 from tests.benchmarks.smaller_database import compact
 from tests.long_run import every
 

@@ -18,8 +18,8 @@ from autotune.devices.device import Rate
 from autotune.errors import StoreError
 from autotune.problem import Layer
 from autotune.store import Finals, Store, TemplateRecord, Verdict, dump, load, merge
+from autotune.store.schema.migrations import newest_schema
 from autotune.store.schema.tables import metadata
-from autotune.store.sqlite.open_database import newest_schema
 from autotune.trial import Config
 from tests.long_run import every
 

@@ -12,7 +12,7 @@ import pytest
 from autotune.devices.device import Rate
 from autotune.errors import StoreError
 from autotune.store import Finals, Merged, Store, merge
-from autotune.store.sqlite.open_database import newest_schema
+from autotune.store.schema.migrations import newest_schema
 from tests.benchmarks.smaller_database import compact, shrink
 
 from .builders import (

@@ -14,9 +14,9 @@ from sqlalchemy import create_engine, inspect
 
 import autotune
 from autotune.store import Store
+from autotune.store.schema.migrations import newest_schema
 from autotune.store.schema.tables import metadata
 from autotune.store.schema.views import VIEWS
-from autotune.store.sqlite.open_database import newest_schema
 
 from .builders import config_of, correct, open_scope, run_trial, source_of, ticking, written
 
