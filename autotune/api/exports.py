@@ -15,15 +15,12 @@ from autotune.api.sanitizers import sanitizer_here
 from autotune.api.study_names import as_study, check_layer_names, matches, name_of
 from autotune.api.untuned import opened_results, selected_kernel, untuned_kernels
 from autotune.atomic_write import folder_named
-from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_machine import usable_cores
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.errors import AutotuneError, DeviceError, StoreError, ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.exporting import Exported, export_library
-from autotune.exporting.build import images
-from autotune.exporting.exporter import Images
 from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
@@ -42,8 +39,6 @@ class ExportResult:
     """the `.cu` files of the kernels"""
     left_out: Mapping[str, str]
     """layers of the study that the library does not support, each with the reason"""
-    edited: tuple[Path, ...]
-    """files from an earlier export that were kept because somebody had edited them"""
     proof: tuple[str, ...] = ()
     """output of building and testing the folder, as in proof.txt; empty with `proof=False`"""
 
@@ -61,8 +56,6 @@ def export(
     dispatcher: bool = False,
     untuned: bool = False,
     archs: Sequence[int] = (),
-    cubin: bool = False,
-    ptx: bool = False,
     templates: Sequence[str | Path] = (),
     proof: bool = True,
 ) -> ExportResult:
@@ -86,14 +79,10 @@ def export(
         str(db),
         request=ExportRequest(device, tuple(layers), accuracy, admit, dispatcher=dispatcher, op=op, untuned=untuned),
         archs=archs,
-        cubin=cubin,
-        ptx=ptx,
         templates=tuple(map(Path, templates)),
     )
     lines = tuple(proof_of(written)) if proof else ()
-    exported = written.exported
-    edited = tuple(exported.folder / name for name in exported.written.edited)
-    return ExportResult(exported.folder, exported.sources, written.left_out, edited, lines)
+    return ExportResult(written.exported.folder, written.exported.sources, written.left_out, lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +139,6 @@ def write_export(
     *,
     request: ExportRequest,
     archs: Sequence[int],
-    cubin: bool,
-    ptx: bool,
     templates: Sequence[Path] = (),
     say: Say = lambda *_: None,
 ) -> WrittenExport:
@@ -159,9 +146,8 @@ def write_export(
 
     `say` is called with the chosen device. Raises the same errors as `export`.
     """
-    made_of = images(find_nvcc(), cubin=cubin, ptx=ptx) if cubin or ptx else None
     if request.untuned:
-        return _write_untuned(what, out, db, request, tuple(archs), made_of, tuple(templates), say)
+        return _write_untuned(what, out, db, request, tuple(archs), tuple(templates), say)
     name = name_of(what, templates) or ""
     with Store(db, create=False) as store:
         devices = devices_asked(store, request.device, say=say)
@@ -178,7 +164,6 @@ def write_export(
             out,
             tuple(archs),
             dispatcher=selected.dispatcher,
-            images=made_of,
         )
     return WrittenExport(exported, selected.left_out, families)
 
@@ -189,7 +174,6 @@ def _write_untuned(
     db: str,
     request: ExportRequest,
     archs: Sequence[int],
-    made_of: Images | None,
     templates: Sequence[Path],
     say: Say,
 ) -> WrittenExport:
@@ -207,7 +191,7 @@ def _write_untuned(
     if not untuned.kernels:
         why = "; ".join(untuned.left_out.values()) or f"no layer with {request}"
         raise StoreError(f"{study.name}: no kernel to export: {why}")
-    exported = export_library(untuned.kernels, out, archs, images=made_of)
+    exported = export_library(untuned.kernels, out, archs)
     return WrittenExport(exported, untuned.left_out, families, untuned.origins)
 
 

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     metavar="ARCH",
     help="Compute capabilities, such as 80,90. Default: the GPU's own.",
 )
-@click.option("--cubin", is_flag=True, help="Also write each kernel's machine code.")
-@click.option("--ptx", is_flag=True, help="Also write each kernel's PTX.")
 @click.option("--proof/--no-proof", default=True, show_default=True, help="Build, test and time the library.")
 def export(
     what: str,
@@ -73,8 +71,6 @@ def export(
     dispatcher: bool,
     untuned: bool,
     archs: tuple[int, ...] | None,
-    cubin: bool,
-    ptx: bool,
     proof: bool,
 ) -> None:
     """Write the best kernels as a library that tests itself.
@@ -102,14 +98,10 @@ def export(
         db,
         request=request,
         archs=tuple(dict.fromkeys(archs or ())),
-        cubin=cubin,
-        ptx=ptx,
         templates=directories,
         say=say_device,
     )
     _show_kernels(written.origins, written.left_out)
-    for name in written.exported.written.edited:
-        note(f"{out / name}: kept, because it was edited after it was exported")
     for path in written.exported.sources:
         click.echo(path)
     if written.exported.never_run:

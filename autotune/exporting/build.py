@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ from autotune.compilation.compile import (
     Binary,
     Program,
     Target,
-    architecture,
     compile_cubin,
     first_errors,
     killed,
@@ -27,9 +25,8 @@ from autotune.devices.device import DeviceInfo
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, Rejected
-from autotune.exporting.exporter import Exported, Images, export_library
+from autotune.exporting.exporter import Exported, export_library
 from autotune.exporting.kernel import DEPENDENT, NVCC_FLAGS, SelectedKernel, gencode
-from autotune.tempdirs import temporary_folder
 
 SELF_TEST = "selftest"
 SELF_TEST_S = 600.0  # enough for a large layer on a busy CPU
@@ -68,28 +65,6 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
 
     _each(compiled, exported)
     return Built(into, _link(exported, into, cxx, _FOR_CUDA if run else _UNUSED), clean())
-
-
-def images(nvcc: Path, *, cubin: bool, ptx: bool) -> Images:
-    """Return a function that compiles kernels as `KERNEL.sm_90.cubin`, `KERNEL.compute_90.ptx` or both.
-
-    The function raises BuildError with the first errors.
-    """
-    wanted = [("cubin", "sm")] * cubin + [("ptx", "compute")] * ptx
-
-    def compiled(sources: Path, served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, bytes]:
-        found = {}
-        with temporary_folder() as folder:
-            for kernel, arch, (kind, prefix) in itertools.product(served, archs, wanted):
-                name = f"{kernel.stem}.{prefix}_{arch}.{kind}"
-                number = architecture(arch, kernel.source.program.text)
-                into = Path(folder) / name
-                options = [*NVCC_FLAGS, f"-arch={prefix}_{number}", f"-{kind}", "-o", str(into)]
-                _compile(nvcc, options, sources, kernel, Path(folder))
-                found[name] = into.read_bytes()
-        return found
-
-    return compiled
 
 
 def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCache | None = None) -> Built:

@@ -7,7 +7,7 @@ than kernels are in `templates/export`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher
 from autotune.dispatch.header import load_dispatch_template, render_dispatch
 from autotune.errors import StoreError
-from autotune.exporting.folder import Written, write_folder
+from autotune.exporting.folder import write_folder
 from autotune.exporting.kernel import NVCC_FLAGS, SelectedKernel, kernel_text, never_run, serving
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.operation_context import operation_context
@@ -47,7 +47,6 @@ class Exported:
     served: tuple[SelectedKernel, ...]
     """the kernels of the library"""
     archs: tuple[int, ...]
-    written: Written
 
     @property
     def operation(self) -> Operation:
@@ -72,23 +71,18 @@ class Exported:
         return tuple(kernel.name for kernel in self.served if kernel.origin.recorded is None)
 
 
-Images = Callable[[Path, Sequence[SelectedKernel], Sequence[int]], Mapping[str, bytes]]
-"""A function that compiles kernels, whose files are in a folder, for some architectures: file name to content."""
-
-
 def export_library(
     chosen: Sequence[SelectedKernel],
     folder: Path,
     archs: Sequence[int],
     *,
     dispatcher: Dispatcher | None = None,
-    images: Images | None = None,
     self_test: bool = True,
 ) -> Exported:
     """Write the kernels of one device as a library that can be built without autotune.
 
     If `archs` is empty, the library is for the device's own architecture. If a dispatcher is given, the kernels are the
-    dispatcher's choices, and its rule is written as well. `images` compiles further files. Without `self_test` the
+    dispatcher's choices, and its rule is written as well. Without `self_test` the
     self-test gets no data, which would take a second per kernel to compute. Raises StoreError if a kernel does not
     support one of the architectures, if a header does not give the recorded launches, if the folder cannot be written,
     or if unrelated files are in the way.
@@ -109,9 +103,8 @@ def export_library(
     texts |= library_texts(served, archs, self_test=self_test)
     if dispatcher is not None:
         texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
-    more = (lambda new: images(new, served, archs)) if images else (lambda _: {})
-    written = write_folder(folder, texts, _provenance(served, archs), more)
-    return Exported(folder, sources, served, archs, written)
+    write_folder(folder, texts, _provenance(served, archs))
+    return Exported(folder, sources, served, archs)
 
 
 _NAME = re.compile(r"[\w-]+")

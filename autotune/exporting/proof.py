@@ -135,7 +135,7 @@ def prove(
 
 
 def _say(exported: Exported, *lines: str) -> None:
-    write_proof(exported.folder, exported.written.provenance, lines)
+    write_proof(exported.folder, lines)
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:

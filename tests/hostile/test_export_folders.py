@@ -64,46 +64,12 @@ def test_files_that_were_edited_are_kept_and_named(exported: Path, autotune: Com
     assert autotune(*EXPORT).code == 0, "the others are an export's own"
 
 
-def test_an_edited_kernel_that_is_exported_no_more_is_left(exported: Path, autotune: Command) -> None:
-    (exported / "small.one.null.cu").write_text("// faster")
-    other_study(exported.parent)
-    done = autotune("export", "other", "--out", "out", "--no-proof")
-    assert done.code == 0
-    assert "out/small.one.null.cu: kept, because it was edited after it was exported\n" in done.err
-    assert (exported / "small.one.null.cu").read_text() == "// faster"
-    assert (exported / "other.one.null.cu").exists()
-
-
 def test_a_kernel_that_is_exported_no_more_goes(exported: Path, autotune: Command) -> None:
     (exported / "notes.txt").write_text("mine")
     other_study(exported.parent)
     assert autotune("export", "other", "--out", "out", "--no-proof").code == 0
     assert not (exported / "small.one.null.cu").exists()
     assert (exported / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("name", "target"),
-    [
-        ("README.md", "../outside/victim"),
-        ("small.one.null.cu", "../outside/made"),
-        ("provenance.json", "../outside/victim"),
-        ("proof.txt", "../outside/victim"),
-        ("python", "../outside"),
-        ("python/autotune_runtime", "../../outside"),
-    ],
-)
-@pytest.mark.parametrize("earlier", every(2, [True, False]))
-def test_no_link_is_followed(exported: Path, autotune: Command, name: str, target: str, earlier: bool) -> None:
-    if not earlier:
-        shutil.rmtree(exported)
-    path = exported / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    path.symlink_to(target)
-    before = everything(exported.parent)
-    refused(autotune(*EXPORT), f"out/{name}: ")
-    assert everything(exported.parent) == before
 
 
 def test_a_folder_that_is_a_link_is_written_where_it_leads(exported: Path, autotune: Command) -> None:
@@ -128,15 +94,12 @@ def test_a_forged_provenance_costs_no_file_outside_the_folder(exported: Path, au
 @pytest.mark.parametrize(
     "content",
     every(
-        3,
+        2,
         (
             b"",
-            b"[" * 100_000,
-            b'{"sha256": {"a": ' + b"9" * 5000 + b"}}",
             b"\xff",
             b"null",
             b'{"autotune": 1}',
-            b"{}" * 9,
         ),
     ),
 )
@@ -145,21 +108,6 @@ def test_a_provenance_that_is_none_is_somebody_elses_file(exported: Path, autotu
     before = everything(exported)
     refused(autotune(*EXPORT), "out/provenance.json: is not a file of an export, and would be lost")
     assert everything(exported) == before
-
-
-@pytest.mark.parametrize("earlier", [True, False])
-def test_two_exports_at_once_leave_a_folder_that_later_ones_accept(
-    exported: Path, autotune: Command, fork_server: ForkServer, earlier: bool
-) -> None:
-    plain = contents(exported)
-    for _ in range(2):
-        if not earlier:
-            shutil.rmtree(exported)
-        runs = [fork_server.start(exported.parent, *EXPORT) for _ in range(2)]
-        assert [run.finish().code for run in runs] == [0, 0]
-        assert contents(exported) == plain
-    assert autotune(*EXPORT).code == 0
-    assert not [path.name for path in exported.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_an_export_that_is_killed_leaves_a_folder_that_later_ones_accept(

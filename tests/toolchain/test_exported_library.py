@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,10 +12,10 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.exporting import SelectedKernel, export_library
-from autotune.exporting.build import build_for_cuda, images
+from autotune.exporting.build import build_for_cuda
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.problem import Conv2dProblem
-from tests.exports import H200, chosen, contents, kernel
+from tests.exports import H200, chosen, kernel
 from tests.long_run import every
 from tests.templates.shipped_families import family
 
@@ -63,17 +62,6 @@ def kernels() -> list[SelectedKernel]:
         assert config is not None
         found.append(chosen(family(name), problem, config, name))
     return found
-
-
-def test_machine_code_and_ptx_on_request(tmp_path: Path) -> None:
-    folders = (tmp_path / "one", tmp_path / "other")
-    for folder in folders:
-        export_library(kernels()[:1], folder, (90,), images=images(find_nvcc(), cubin=True, ptx=True))
-    assert contents(folders[0]) == contents(folders[1])
-    recorded = json.loads((folders[0] / "provenance.json").read_text())["sha256"]
-    assert set(recorded) == set(contents(folders[0])) - {"provenance.json"}
-    assert (folders[0] / "tested.direct.sm_90.cubin").read_bytes().startswith(b"\x7fELF")
-    assert ".target sm_90" in (folders[0] / "tested.direct.compute_90.ptx").read_text()
 
 
 def test_nothing_runs_that_a_folders_name_says(tmp_path: Path) -> None:
