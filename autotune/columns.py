@@ -1,4 +1,4 @@
-"""The columns of a query's result. The terminal, JSON, CSV, dataframes and reports all use the same list."""
+"""The columns of a query's result. The terminal, JSON, CSV and reports all use the same list."""
 
 from __future__ import annotations
 

@@ -37,7 +37,3 @@ TRIAL_COLUMNS = (
         text=lambda trial: None if trial["origin"] == "measured" else trial["origin"],
     ),
 )
-ROOFLINE_KEYS = frozenset(
-    {"gb_per_s", "floor_fraction", "limiter", "blocks_per_sm", "warps_per_sm", "occupancy_limits"}
-)
-"""columns that are empty unless the trial's device is known to be calibrated"""

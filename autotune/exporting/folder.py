@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 
 from autotune.atomic_write import write_whole
@@ -87,7 +87,8 @@ def _hash(path: Path) -> str:
 
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
-    """Create a folder if it does not exist, and yield a temporary folder in it."""
+    """Create a folder if it is missing, and yield a temporary folder in it; if it stays empty, remove it."""
+    is_there = folder.exists()
     new = folder / f".autotune-{secrets.token_hex(4)}"
     with _writing(folder):
         new.mkdir(parents=True)
@@ -95,6 +96,9 @@ def _stage(folder: Path) -> Iterator[Path]:
         yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        with suppress(OSError):
+            if not is_there:
+                folder.rmdir()
 
 
 @contextmanager

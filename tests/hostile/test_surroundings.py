@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import autotune
 from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.tiny import Command, Finished
@@ -40,6 +42,15 @@ def is_caught(process: subprocess.Popen[bytes]) -> bool:
     """Whether Python's own handler gets Ctrl-C: from its start until the command line is being loaded."""
     found = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
     return found is not None and bool(int(found[1], 16) & 1 << signal.SIGINT - 1)
+
+
+def test_a_store_may_be_asked_and_written_to_by_many_threads(filled: Path) -> None:
+    def ask(_number: int) -> int:
+        store.quarantine.clear()
+        return len(store.trials.list())
+
+    with autotune.Store(filled) as store, ThreadPoolExecutor(12) as threads:
+        assert len(set(threads.map(ask, range(24)))) == 1
 
 
 def test_ctrl_c_while_a_class_is_made() -> None:
