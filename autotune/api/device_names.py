@@ -12,7 +12,6 @@ from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo
 from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError, DeviceError
-from autotune.escape import counted
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
@@ -78,30 +77,6 @@ def device_names(name: str) -> list[str]:
     Raises DeviceError if the word is `all` and there is no GPU.
     """
     return _gpus() if name == "all" else name.split(",") if name.startswith("cuda") else [name]
-
-
-def devices_of_workers(count: int, name: str | None) -> list[str | None]:
-    """Return a device for each cluster worker on this machine, so that no two workers disturb each other's times on one
-    GPU.
-
-    If no GPU is named or found, all workers open the same device. Raises DeviceError if there are fewer GPUs than
-    workers.
-    """
-    try:
-        names = device_names(name or "all") if count > 1 else []
-    except DeviceError:
-        if name is not None:
-            raise
-        names = []
-    gpus = list(dict.fromkeys(device for device in names if device.startswith("cuda")))
-    if not gpus:
-        return [name] * count
-    if len(gpus) < count:
-        available = "this machine has" if name in (None, "all") else f"--device {name} names"
-        raise DeviceError(
-            f"{count} workers need a GPU each, and {available} {counted(len(gpus), 'GPU')}; start at most that many"
-        )
-    return [*gpus[:count]]
 
 
 def first_gpu(jobs: int, deadlines: Deadlines = DEADLINES) -> DeviceEvaluator:

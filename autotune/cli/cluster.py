@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.analysis.rooflines import best_per_class, with_roofline
-from autotune.api.device_names import device_names, devices_of_workers
+from autotune.api.device_names import device_names
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.output import note, silent
 from autotune.cli.progress import PlainLines
@@ -19,21 +19,18 @@ from autotune.cli.run import end_interrupted, open_evaluator, stopping_on_interr
 from autotune.cli.summary import left, summary
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StudyError, ToolchainError, shortened
-from autotune.problem import Layer
 from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.api.run_plan import RunPlan
     from autotune.cluster.coordinator import ClusterResult, Overview
-    from autotune.cluster.layer_run import StudyRun
     from autotune.cluster.task import DeviceClass
     from autotune.store import Store
 
 CLUSTER = click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Tune on the workers of a Dask scheduler: HOST:PORT, tls://HOST:PORT or a scheduler file; or local:N, on N "
-    "workers of this machine that end with the run.",
+    help="Tune on the workers of a Dask scheduler: HOST:PORT, tls://HOST:PORT or a scheduler file.",
 )
 DEVICE_CLASS = click.option(
     "--device-class",
@@ -101,21 +98,16 @@ def tune_on_cluster(
     Raises AutotuneError if some layers weren't tuned.
     """
     _require_distributed()
-    from autotune.cluster.scheduler import local_workers
-
-    count = local_workers(cluster)
     study = plan.study
-    _refuse(study, count, device, jobs)
+    _refuse(study, device, jobs)
     from autotune.api.run import acquire_study_lock
+    from autotune.cluster.coordinator import Coordinator
     from autotune.cluster.layer_run import StudyRun
+    from autotune.cluster.scheduler import address_of, is_open, quiet
     from autotune.store import Store
 
-    devices = devices_of_workers(count, device)
-    cores = jobs or max(1, usable_cores() // max(1, count))
-    workers = [
-        ["--compilers", str(cores), "--name", f"local-{number}", *(["--device", name] if name else [])]
-        for number, name in enumerate(devices)
-    ]
+    _warn(address_of(cluster), is_open)
+    quiet()
     with (
         Store(db) as store,
         stopping_on_interrupt() as stopping,
@@ -135,13 +127,15 @@ def tune_on_cluster(
                     note(f"{study.name} on {device_class.info.name}: {notice}")
                 raise
 
-        tuning = _tuned(run, plan.layers, cluster, workers, classes, lock, observe, stopping)
-        results_by_class, lacking = asyncio.run(tuning)
+        coordinator = Coordinator(
+            run, plan.layers, cluster, wanted=classes, lock=lock, observe=observe, say=note, stopping=stopping
+        )
+        results_by_class = asyncio.run(coordinator.run())
         _show(store, study, results_by_class, style)
         if stopping():
             results = [result for one in results_by_class for result in one.results]
             end_interrupted(left(study, plan.layers, results, "tuned"))
-    _complain(study, results_by_class, lacking)
+    _complain(study, results_by_class, coordinator.lacking)
 
 
 def _give_up() -> None:
@@ -149,43 +143,9 @@ def _give_up() -> None:
     raise BlockingIOError
 
 
-async def _tuned(
-    run: StudyRun,
-    layers: Sequence[Layer],
-    cluster: str,
-    workers: Sequence[Sequence[str]],
-    classes: Sequence[str],
-    lock: Callable[[DeviceClass], None],
-    observe: Callable[[Overview], None],
-    stopping: Callable[[], bool],
-) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
-    """Return the results, and the devices for which there was no worker. `workers` are started on this machine for
-    `local:N`.
-    """
-    from autotune.cluster.coordinator import Coordinator
-    from autotune.cluster.scheduler import address_of, is_open, local_cluster, quiet
-
-    quiet()
-
-    async def tune_at(address: str, stopping: Callable[[], bool]) -> tuple[tuple[ClusterResult, ...], tuple[str, ...]]:
-        coordinator = Coordinator(
-            run, layers, address, wanted=classes, lock=lock, observe=observe, say=note, stopping=stopping
-        )
-        return await coordinator.run(), coordinator.lacking
-
-    if not workers:
-        _warn(address_of(cluster), is_open)
-        return await tune_at(cluster, stopping)
-    async with local_cluster(workers) as local:
-        tuned = await tune_at(local.address, lambda: stopping() or bool(local.gone()))
-        if (gone := local.gone()) and not stopping():
-            raise AutotuneError(f"{cluster}: {gone}")
-        return tuned
-
-
-def _refuse(study: Study, local: int, device: str | None, jobs: int | None) -> None:
+def _refuse(study: Study, device: str | None, jobs: int | None) -> None:
     """Raise StudyError for settings that clusters don't support."""
-    if not local and (device or jobs):
+    if device or jobs:
         raise StudyError(
             "--device and --jobs belong to `autotune worker`; with --cluster name devices by --device-class"
         )

@@ -1,4 +1,4 @@
-"""Dask's scheduler: find its address, configure it, list its workers, or run a scheduler in this process."""
+"""Dask's scheduler: find its address, configure it, and list its workers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,10 @@ from distributed import Scheduler, Security
 from distributed.comm.addressing import get_address_host_port
 
 from autotune.errors import StudyError
-from autotune.toml_table import is_whole
 
 TTL_S = 30.0  # seconds without a heartbeat after which a worker counts as lost; Dask's default is five minutes
 CONNECT_S = 10.0  # maximum wait for a scheduler's answer
+_LAUNCHERS = ("local", "ssh", "slurm")  # in earlier versions, before what `tune --cluster` should launch
 
 
 def address_of(cluster: str) -> str:
@@ -31,6 +31,11 @@ def address_of(cluster: str) -> str:
     """
     if "://" in cluster:
         return cluster
+    if cluster.partition(":")[0] in _LAUNCHERS:
+        raise StudyError(
+            f"{cluster}: start the workers by `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give their "
+            f"scheduler's address; docs/cluster.md has all three"
+        )
     path = Path(cluster)
     if path.suffix == ".json" or path.is_file():
         try:
@@ -119,22 +124,6 @@ def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
 
 
 _END_S = 20.0  # maximum wait for a worker to end its current evaluation
-_MOST = 64  # maximum number of workers that one run may start
-
-
-def local_workers(cluster: str) -> int:
-    """Return N of `local:N`, or 0 for the address of a scheduler. Raises StudyError if N is invalid."""
-    kind, _, count = cluster.partition(":")
-    if kind in ("ssh", "slurm"):
-        raise StudyError(
-            f"{cluster}: start the workers with Dask's SSHCluster or dask-jobqueue and give their scheduler's address; "
-            f"docs/cluster.md has both"
-        )
-    if kind != "local":
-        return 0
-    if not is_whole(count, 1, _MOST):
-        raise StudyError(f"{cluster}: expected local:N with N from 1 to {_MOST}, such as local:2")
-    return int(count)
 
 
 @contextmanager
@@ -155,29 +144,3 @@ def worker_processes(address: str, workers: Sequence[Sequence[str]]) -> Iterator
                 process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-@dataclass(frozen=True, slots=True)
-class LocalCluster:
-    """A scheduler in this process, with worker processes on this machine."""
-
-    address: str
-    processes: tuple[subprocess.Popen[bytes], ...]
-
-    def gone(self) -> str:
-        """Return a message with the exit statuses if all workers have ended; otherwise empty."""
-        codes = [process.poll() for process in self.processes]
-        if any(code is None for code in codes):
-            return ""
-        return f"every worker has ended, with status {', '.join(map(str, codes))}"
-
-
-@asynccontextmanager
-async def local_cluster(workers: Sequence[Sequence[str]]) -> AsyncIterator[LocalCluster]:
-    """Run a scheduler with these workers, with TLS if Dask's configuration requires encryption."""
-    protocol = "tls" if Security().require_encryption else "tcp"
-    async with Scheduler(
-        host="127.0.0.1", port=0, protocol=protocol, dashboard=False, dashboard_address=":0"
-    ) as scheduler:
-        with worker_processes(scheduler.address, [[*each, "--once"] for each in workers]) as processes:
-            yield LocalCluster(scheduler.address, processes)

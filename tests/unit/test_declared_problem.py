@@ -19,7 +19,6 @@ from autotune.study_reader import load_study
 from autotune.study_writer import written
 from tests.operations import DECLARATION, REFERENCE, declare
 from tests.unit.store.builders import CONV1, correct, open_scope, run_trial, source_of
-from tests.unit.tiny import Command
 
 STUDY = """op = "scale"
 
@@ -102,17 +101,6 @@ def test_a_problem_travels_with_its_operations_reference(tmp_path: Path) -> None
     shutil.rmtree(tmp_path / "scale")
     (there,) = numpy_reference(pickle.loads(content), {"x": np.arange(6.0)})
     assert there.value.tolist() == [0, 2, 4, 6, 8, 10]
-
-
-@pytest.mark.long
-@pytest.mark.cxx
-def test_an_operation_of_a_user_is_tuned_on_a_cluster(autotune: Command) -> None:
-    pytest.importorskip("distributed")
-    autotune("new-op", "far")
-    tuned = autotune(
-        "tune", "far.toml", "--cluster", "local:1", "--device", "host", "--trials", "1", "--layer", "small"
-    )
-    assert tuned.code == 0, tuned
 
 
 @pytest.mark.parametrize(
