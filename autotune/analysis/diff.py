@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, time
 from typing import Any
 
 from autotune.analysis.trial_rows import config_cell, problem_of_row
@@ -16,27 +15,23 @@ from autotune.measurement.benchmark import median_half_width
 from autotune.store import Side, StudyRow
 from autotune.trial import Config
 
-SIDES = ("study", "device", "date")
-"""What a side can be."""
-
 
 def resolve(word: str, studies: Sequence[StudyRow], devices: Sequence[DeviceInfo]) -> Side:
     """Find the side that a word stands for.
 
-    A side is a study (`NAME` for the newest generation that started in this database, or `NAME@GENERATION`), a device
-    (its name or a part of it) or a date (ISO 8601; a day without a time means the end of the day, UTC). Raises
-    StoreError if the word stands for nothing, or for more than one side.
+    A side is a study (`NAME` for the newest generation that started in this database, or `NAME@GENERATION`) or a device
+    (its name or a part of it). Raises StoreError if the word stands for nothing, or for more than one side.
     """
     on_devices = [Side("device", info.name, device=info) for info in devices_named(word, devices)]
-    found = [*_studies(word, studies), *on_devices, *_dates(word)]
+    found = [*_studies(word, studies), *on_devices]
     if len(found) == 1:
         return found[0]
     if found:
         sides = ", ".join(f"the {side.kind} {side}" for side in found)
         raise StoreError(f"{word!r} fits {sides}; give NAME@GENERATION of a study, or more of a device's name")
     raise StoreError(
-        f"{word!r} is not a study, a device or a date; there are the studies {_listed(_study_names(studies))}, "
-        f"the devices {_listed([info.name for info in devices])}, ISO dates such as 2026-11-20 or 2026-11-20T14:00"
+        f"{word!r} is neither a study nor a device; there are the studies {_listed(_study_names(studies))}, "
+        f"the devices {_listed([info.name for info in devices])}"
     )
 
 
@@ -59,22 +54,6 @@ def _studies(word: str, studies: Sequence[StudyRow]) -> list[Side]:
 
 def _study(study: StudyRow) -> Side:
     return Side("study", f"{study.name} generation {study.generation}", study=study.name, generation=study.generation)
-
-
-def _dates(word: str) -> list[Side]:
-    try:
-        return [_date(datetime.combine(date.fromisoformat(word), time.max, UTC))]
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(word)
-        return [_date(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC))]
-    except (ValueError, OverflowError):
-        return []
-
-
-def _date(until: datetime) -> Side:
-    return Side("date", f"{until:%Y-%m-%d %H:%M} UTC", until=until)
 
 
 def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:

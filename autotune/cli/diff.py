@@ -1,4 +1,4 @@
-"""`diff`: compare the best kernels of two studies, devices or dates."""
+"""`diff`: compare the best kernels of two studies or devices."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from autotune.errors import StoreError
 @DATABASE
 @format_options
 def diff(a: str, b: str, what: str | None, db: str, style: str | None) -> None:
-    """Compare the best kernels of two studies, devices or dates.
+    """Compare the best kernels of two studies or devices.
 
     For each layer, the table shows which side is faster, whether the difference exceeds the noise, and how the config
     changed.
 
-    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`), two devices (part of a recorded
-    name) or two dates (`2026-11-20`, which means the end of that day, or `2026-11-20T14:00`, in UTC unless it has a
-    time zone). Layers are paired by their shape.
+    A and B are two studies (`lenet-k5` for the newest generation, or `lenet-k5@1`) or two devices (part of a recorded
+    name). Layers are paired by their shape. `history` shows how a layer's best time improved.
     """
-    from autotune.analysis.diff import SIDES, diff_rows, resolve
+    from autotune.analysis.diff import diff_rows, resolve
     from autotune.store import Store
 
     name = name_of(what)
@@ -38,7 +37,7 @@ def diff(a: str, b: str, what: str | None, db: str, style: str | None) -> None:
         studies, devices = store.studies.list(), store.devices.list()
         first, second = (resolve(word, studies, devices) for word in (a, b))
         if first.kind != second.kind:
-            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two of {', '.join(SIDES)}")
+            raise StoreError(f"{a!r} is a {first.kind} and {b!r} a {second.kind}; give two studies or two devices")
         differences = list(diff_rows(store.results.diff(first, second, name)))
     counts = Counter(row["verdict"] for row in differences)
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or "nothing to compare"

@@ -1,11 +1,10 @@
-"""The best kernels: of the whole database, of one study, or at an earlier date."""
+"""The best kernels: of the whole database, or of one study."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import chain
 from typing import Any, Literal
 
@@ -27,7 +26,6 @@ from autotune.store.devices import same_device
 from autotune.store.layers import of_problem
 from autotune.store.rows import rows_of
 from autotune.store.schema.best_rule import BEST_NOW, KEY, best_of
-from autotune.store.schema.column_kinds import date_text
 from autotune.store.schema.tables import (
     devices,
     layers,
@@ -44,8 +42,6 @@ from autotune.store.trials import TrialRow, gflops, timing_of, trials_by_id
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
 TUNE_FIRST = "run `autotune tune STUDY` first"
-FOREVER = "9999"
-"""A moment that is later than every date."""
 
 DecidedBy = Literal["finals", "retime", "median"]
 """The measurement that made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
@@ -158,41 +154,25 @@ class BestStore:
     def of_study(self, study: str, generation: int, what: str | None = None) -> tuple[BestRow, ...]:
         """Return the best kernels of a study's generation, from its own trials and finals, including imported ones."""
         with self.database.read() as connection:
-            places, part = part_of(connection, self.database.shown, what, study=(study, generation))
-            return tuple(_best(connection, None, places, part))
-
-    def at(self, moment: datetime, what: str | None = None) -> tuple[BestRow, ...]:
-        """Return the kernels that were the best at an earlier date."""
-        with self.database.read() as connection:
-            places, part = part_of(connection, self.database.shown, what, until=moment)
+            places, part = part_of(connection, self.database.shown, what, (study, generation))
             return tuple(_best(connection, None, places, part))
 
 
 def part_of(
-    connection: Connection,
-    where: str,
-    what: str | None,
-    *,
-    study: tuple[str, int] | None = None,
-    until: datetime | None = None,
+    connection: Connection, where: str, what: str | None, study: tuple[str, int] | None
 ) -> tuple[tuple[LayerRef, ...] | None, dict[str, Any]]:
-    """Return the layers of a study's generation or of a date (None: all layers), and the parameters of `best_of`."""
-    study_id, places = None, None
-    if study is not None:
-        name, generation = study
-        found = find(connection, what or name, where, "all")
-        places = tuple(place for place in found if (place.study, place.generation) == study)
-        same = (studies.c.name == name, studies.c.generation == generation)
-        study_id = connection.execute(select(studies.c.id).where(*same)).scalar()
-    elif what is not None:
-        places = find(connection, what, where)
-    every = select(tuning_targets.c.id)
-    targets = connection.execute(every).scalars() if places is None else target_ids(places)
-    return places, {
-        "study_id": study_id,
-        "until": FOREVER if until is None else date_text(until),
-        "targets": json.dumps(sorted(targets)),
-    }
+    """Return the layers of a study's generation, and the parameters of `best_of`.
+
+    Without a study, return the layers that `what` names (None: all layers), and parameters for no study.
+    """
+    if study is None:
+        return None if what is None else find(connection, what, where), {"study_id": None, "targets": "[]"}
+    name, generation = study
+    found = find(connection, what or name, where, "all")
+    places = tuple(place for place in found if (place.study, place.generation) == study)
+    same = (studies.c.name == name, studies.c.generation == generation)
+    study_id = connection.execute(select(studies.c.id).where(*same)).scalar()
+    return places, {"study_id": study_id, "targets": json.dumps(sorted(target_ids(places)))}
 
 
 _CHOSEN: tuple[ColumnElement[Any], ...] = (

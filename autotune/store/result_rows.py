@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, text
@@ -29,16 +28,15 @@ Result = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a diff: a generation of a study, a recorded device, or an earlier date."""
+    """One side of a diff: a generation of a study, or a recorded device."""
 
     kind: str
-    """`study`, `device` or `date`"""
+    """`study` or `device`"""
     words: str
     """the name of the side in messages"""
     study: str | None = None
     generation: int | None = None
     device: DeviceInfo | None = None
-    until: datetime | None = None
 
     def __str__(self) -> str:
         return self.words
@@ -96,7 +94,7 @@ _NO_DEVICE = 0  # ids begin at 1
 def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
     """Return the parameters of one side for the SQL of `diff`."""
     study = None if side.study is None or side.generation is None else (side.study, side.generation)
-    places, values = part_of(connection, where, what, study=study, until=side.until)
+    places, values = part_of(connection, where, what, study)
     values |= {
         "device_id": _device_id(connection, side.device),
         "places": None if places is None else _named(places),

@@ -1,7 +1,6 @@
 """The rule of `best` as SQL: which trial is the best for a tuning target, and which measurement decided.
 
-The view `best_trials` is this SQL for the whole database. `best_of` returns the same SQL for one study, or for a date
-in the past.
+The view `best_trials` is this SQL for the whole database. `best_of` returns the same SQL for one study.
 """
 
 from __future__ import annotations
@@ -105,33 +104,27 @@ BEST_NOW = _rule(
 
 
 def best_of(side: str = "") -> str:
-    """Return the rule for the trials, finals and retimes that had ended by `:until`.
+    """Return the rule for the trials and finals of the study `:study_id`, including imported ones.
 
-    With `:study_id`, only the trials and finals of that study count, including imported ones; NULL stands for all
-    studies. `side` is a suffix of the parameters' names, for a statement that contains the rule twice.
+    `side` is a suffix of the parameters' names, for a statement that contains the rule twice.
     """
-    study_id, until, targets = f":study_id{side}", f":until{side}", f":targets{side}"
-    time_us = f"""(
-    -- the latest measurement by then, of the original of a copy; NULL where the last retime failed
+    study_id, targets = f":study_id{side}", f":targets{side}"
+    time_us = """(
+    -- the latest measurement, of the original of a copy; NULL where the last retime failed
     SELECT CASE
         WHEN (SELECT after_us IS NULL FROM retimes
-              WHERE retimes.trial_id = coalesce(trials.reused_trial_id, trials.id) AND retimes.ended_at <= {until}
+              WHERE retimes.trial_id = coalesce(trials.reused_trial_id, trials.id)
               ORDER BY retimes.id DESC LIMIT 1) THEN NULL
         ELSE coalesce(
             (SELECT again.median_us FROM measurements AS again
-             LEFT JOIN retimes ON retimes.id = again.retime_id LEFT JOIN finals ON finals.id = again.finals_id
              WHERE again.trial_id = coalesce(trials.reused_trial_id, trials.id)
-               AND (retimes.ended_at <= {until}
-                    OR (finals.ended_at <= {until} AND ({study_id} IS NOT NULL OR finals.origin = 'measured')))
+               AND (again.retime_id IS NOT NULL OR again.finals_id IS NOT NULL)
              ORDER BY again.id DESC LIMIT 1),
-            iif({study_id} IS NOT NULL OR trials.origin = 'measured', trials.median_us, NULL))
+            trials.median_us)
         END)"""
+    of_targets = f"tuning_target_id IN (SELECT value FROM json_each({targets}))"
     return _rule(
         time_us,
-        f"({study_id} IS NULL OR study_id = {study_id}) AND ended_at <= {until} "
-        f"AND tuning_target_id IN (SELECT value FROM json_each({targets}))",
-        f"({study_id} IS NULL OR finals.study_id = {study_id}) AND finals.ended_at <= {until} "
-        f"AND ({study_id} IS NOT NULL OR finals.origin = 'measured') "
-        f"AND (finals.superseded_at IS NULL OR finals.superseded_at > {until}) "
-        f"AND finals.tuning_target_id IN (SELECT value FROM json_each({targets}))",
+        f"study_id = {study_id} AND {of_targets}",
+        f"finals.study_id = {study_id} AND finals.superseded_at IS NULL AND finals.{of_targets}",
     )

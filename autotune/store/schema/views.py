@@ -206,8 +206,8 @@ def diff(kind: str) -> str:
     """Return the SQL that pairs the best kernels of two sides by layer, accuracy class and measurement mode.
 
     Layers with the same shape are twins. A side of kind `device` has the kernels that are now the best on
-    `:device_id_a` or `:device_id_b`. Any other side has the kernels that were the best at a date or in a study:
-    `:until_a`, `:study_id_a` and `:targets_a` are the parameters of `best_of`. `:places_a` is a JSON array of tuning
+    `:device_id_a` or `:device_id_b`. A side of kind `study` has the best kernels of the study: `:study_id_a` and
+    `:targets_a` are the parameters of `best_of`. `:places_a` is a JSON array of tuning
     targets with names; NULL keeps the name of each tuning target.
     """
     rules = {side: BEST_NOW if kind == "device" else best_of(side) for side in ("_a", "_b")}

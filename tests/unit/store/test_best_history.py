@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 from autotune.analysis.history import history_rows
 from autotune.analysis.retime import Changes
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.resources import RECORDED, recorded_database
-from autotune.store import BestRow, Finals, Store, Verdict
+from autotune.store import Finals, Store, Verdict
 
 from .builders import (
     CONV1,
@@ -63,27 +61,6 @@ def days(path: Path, blank: bytes, clock: Clock) -> Store:
     return Store(path, clock=clock)
 
 
-def test_the_best_as_it_stood(days: Store, clock: Clock) -> None:
-    scope = open_scope(days)
-    for day, median_us in enumerate((10.0, 12.0, 8.0)):
-        clock.day(day)
-        run_trial(days, scope, correct(day, median_us))
-    clock.day(3)
-    days.finals.add(scope, Finals(winner=0, timings=((0, timing_of(7.5)), (2, timing_of(7.6)))))
-
-    def best(day: int) -> list[tuple[int, float, str]]:
-        rows = days.best.at(START + timedelta(days=day))
-        return [(row.row.trial.number, row.median_us, row.decided_by) for row in rows]
-
-    assert best(0) == []
-    assert best(1) == best(2) == [(0, 10.0, "median")]
-    assert best(3) == [(2, 8.0, "median")]
-    assert best(4) == [(0, 7.5, "finals")]
-    assert [row.name for row in days.best.at(START + timedelta(days=4), "lenet.conv1")] == ["lenet.conv1"]
-    assert days.best.at(START + timedelta(days=4)) == days.best.list()
-    days.close()
-
-
 def test_the_best_of_one_generation_is_of_its_own_trials(store: Store) -> None:
     first = open_scope(store)
     run_trial(store, first, correct(0, 10.0))
@@ -116,25 +93,23 @@ def test_a_trial_taken_over_counts_for_the_study_that_took_it(store: Store) -> N
     assert (best.name, best.median_us, best.decided_by) == ("other.conv1", 15.0, "retime"), "its time now"
 
 
-def test_retimes_count_from_their_day_on(days: Store, clock: Clock) -> None:
+def test_retimes_count_from_now_on(days: Store, clock: Clock) -> None:
     scope = open_scope(days)
     for number, median_us in enumerate((10.0, 11.0)):
         run_trial(days, scope, correct(number, median_us))
     days.finals.add(scope, Finals(winner=0, timings=((0, timing_of(9.5)),)))
+
+    def best() -> list[tuple[int, float, str]]:
+        assert days.best.of_study("lenet", 1) == days.best.list()
+        return [(row.row.trial.number, row.median_us, row.decided_by) for row in days.best.list()]
+
+    assert best() == [(0, 9.5, "finals")]
     clock.day(1)
     days.retimes.add(days.trials.list()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
+    assert best() == [(1, 11.0, "median")], "the retime put the finals in doubt"
     clock.day(2)
     days.retimes.add(days.trials.list()[1], H200, DRIVER_590, "failed", None, "wrong")
-
-    def best(day: int) -> list[tuple[int, float, str]]:
-        rows = days.best.at(START + timedelta(days=day))
-        return [(row.row.trial.number, row.median_us, row.decided_by) for row in rows]
-
-    assert best(1) == [(0, 9.5, "finals")]
-    assert best(2) == [(1, 11.0, "median")], "the retime put the finals in doubt"
-    assert best(3) == [(0, 13.0, "retime")]
-    assert days.best.at(START + timedelta(days=3)) == days.best.list()
-    assert [row.median_us for row in days.best.of_study("lenet", 1)] == [13.0]
+    assert best() == [(0, 13.0, "retime")]
     days.close()
 
 
@@ -148,17 +123,8 @@ def test_what_a_regressed_winner_leaves_has_its_time_of_the_finals(days: Store, 
     days.retimes.add(days.trials.list()[0], H200, DRIVER_590, "regressed", timing_of(13.0))
     (now,) = days.best.list()
     assert (now.row.trial.number, now.median_us, now.decided_by) == (1, 9.1, "median")
-    assert days.best.at(START + timedelta(days=2)) == days.best.of_study("lenet", 1) == (now,)
+    assert days.best.of_study("lenet", 1) == (now,)
     days.close()
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_the_best_as_of_now_is_the_best(name: str) -> None:
-    def known(rows: Sequence[BestRow]) -> list[tuple[int, float, str]]:
-        return sorted((row.row.id, row.median_us, row.decided_by) for row in rows)
-
-    with Store(recorded_database(name), create=False) as store:
-        assert known(store.best.at(datetime.now(UTC))) == known(store.best.list())
 
 
 def test_history_has_every_improvement_the_finals_and_the_retimes(days: Store, clock: Clock) -> None:

@@ -38,14 +38,14 @@ def study(name: str, generation: int = 1) -> StudyRow:
 
 
 MERGED = dataclasses.replace(study("lenet", 3), imported_from="other.db")
-STUDIES = [study("lenet"), study("lenet", 2), MERGED, study("h200"), study("2026-11-20"), study("a@b")]
+STUDIES = [study("lenet"), study("lenet", 2), MERGED, study("h200"), study("a@b")]
 DEVICES = [H200, A100, LARGER]
 
 
-def test_words_stand_for_studies_devices_and_dates() -> None:
+def test_words_stand_for_studies_and_devices() -> None:
     def side(word: str) -> object:
         found = resolve(word, STUDIES, DEVICES)
-        return (found.study, found.generation) if found.study else found.device or found.until
+        return (found.study, found.generation) if found.study else found.device
 
     assert side("lenet") == ("lenet", 2), "the newest that was begun here"
     assert side("lenet@3") == ("lenet", 3)
@@ -54,11 +54,6 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
     assert side("nvidia h200") == H200
     assert side("40GB") == A100
     assert side("h200@1") == ("h200", 1)
-    end = datetime(2026, 11, 19, 23, 59, 59, 999_999, UTC)
-    assert side("2026-11-19") == end, "a day stands for its end"
-    assert side("9999-12-31") == end.replace(9999, 12, 31)
-    assert side("2026-11-19T14:00") == datetime(2026, 11, 19, 14, tzinfo=UTC)
-    assert side("2026-11-19T14:00+02:00") == datetime(2026, 11, 19, 12, tzinfo=UTC)
     assert str(resolve("lenet", STUDIES, DEVICES)) == "lenet generation 2"
 
 
@@ -66,11 +61,9 @@ def test_words_stand_for_studies_devices_and_dates() -> None:
     ("word", "words"),
     [
         ("h200", "'h200' fits the study h200 generation 1, the device NVIDIA H200; give NAME@GENERATION of a study"),
-        ("2026-11-20", "'2026-11-20' fits the study 2026-11-20 generation 1, the date 2026-11-20 23:59 UTC; "),
         ("a100", "'a100' fits the device NVIDIA A100-SXM4-40GB, the device NVIDIA A100-SXM4-80GB; "),
-        ("lenet@4", "'lenet@4' is not a study, a device or a date; there are the studies lenet@1 to lenet@3, h200, "),
-        ("0001-01-01T00:00+14:00", "'0001-01-01T00:00+14:00' is not a study, a device or a date; "),
-        ("yesterday", "'yesterday' is not a study, a device or a date; "),
+        ("lenet@4", "'lenet@4' is neither a study nor a device; there are the studies lenet@1 to lenet@3, h200, "),
+        ("yesterday", "'yesterday' is neither a study nor a device; "),
     ],
 )
 def test_a_word_that_stands_for_nothing_or_too_much(word: str, words: str) -> None:
@@ -80,7 +73,7 @@ def test_a_word_that_stands_for_nothing_or_too_much(word: str, words: str) -> No
 
 
 def test_an_empty_database_offers_nothing() -> None:
-    with pytest.raises(StoreError, match=r"there are the studies \(none\), the devices \(none\), ISO dates"):
+    with pytest.raises(StoreError, match=r"there are the studies \(none\), the devices \(none\)"):
         resolve("lenet", [], [])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from autotune.dispatch.dispatcher import Dispatcher
@@ -36,7 +35,6 @@ def test_a_dispatcher_is_no_kernel(path: Path) -> None:
         run_trial(store, open_scope(store), correct(0, 50.0))
         add_dispatcher(store, [dispatched(CONV1), dispatched(CONV2)])
         assert [row.median_us for row in store.best.list()] == [50.0]
-        assert [row.median_us for row in store.best.at(datetime(2030, 1, 1, tzinfo=UTC))] == [50.0]
         assert len(store.trials.list()) == len(store.trials.list(generations="all")) == 1
         assert store.query(
             "SELECT layer, template, median_us, ranking_median_us FROM results WHERE template = 'dispatch'"
