@@ -1,4 +1,4 @@
-"""trial -> search: choose the config to evaluate next. Only this package imports optuna, which takes long to import."""
+"""trial -> search: choose which config to evaluate next. Only this package imports optuna, because that takes long."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Draw points of a space that is known only from trials: random points, or points near others.
+"""Draw points from a space that is known only through trials, either at random or near other points.
 
-The parameters of a point are a set that trials have suggested together.
+A point has a set of parameters that trials have suggested together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 STEPS = (0.3, 0.1, 0.03, 0.01, 0.003)
-"""Standard deviations for changing a coordinate; each change draws one of them."""
+"""Standard deviations for changing a coordinate. Each change draws one of them."""
 
 
 class Branches:
-    """The branches of a space: the sets of parameters that trials suggested together, and points with such a set.
+    """The branches of a space, which are the sets of parameters that trials have suggested together, and points in
+    them.
 
     A parameter decides the branch if each of its values occurred in one branch only, and if it had at most half as many
-    values as there are trials. A value that led only to other branches is not used for points of a branch.
+    values as there are trials. Values that only led to other branches aren't used for a branch's points.
     """
 
     def __init__(self, axes: Axes, values: Floats, failed: Flags, fixed: Floats) -> None:
@@ -47,9 +48,10 @@ class Branches:
 
     @property
     def alternatives(self) -> int:
-        """The number of branches; 1 if each branch adds parameters to a smaller one and no common choice decides.
+        """How many branches there are, or 1 if each one adds parameters to a smaller one and no common choice decides.
 
-        In that case a number decides how many parameters there are, and the model predicts one branch from the others.
+        In that case, a number determines how many parameters there are, and the model predicts one branch from the
+        others.
         """
         order = self.sets[np.argsort(self.sets.sum(axis=1))]
         nested = bool((order[1:] >= order[:-1]).all())
@@ -58,13 +60,13 @@ class Branches:
 
     @property
     def least_tried(self) -> int:
-        """The number of trials in the branch with the fewest trials."""
+        """How many trials the branch with the fewest trials has."""
         return int(self._trials.min())
 
     def completed(self) -> Floats:
-        """Return the values of all trials, with random values where a trial failed before it suggested everything.
+        """Return the values of all trials, with random values where a trial failed before it had suggested everything.
 
-        The missing parameters of such a trial might have had any value. In other trials they stay missing.
+        Such a trial's missing parameters might have had any value. In all other trials, they stay missing.
         """
         found = self._values.copy()
         for trial in self._short:
@@ -77,22 +79,22 @@ class Branches:
         return found
 
     def _leads_to(self, values: Floats, own: Flags, branch: int) -> bool:
-        """Return whether a trial that suggested some parameters might have continued in a branch."""
+        """Return whether a trial that suggested some parameters might have gone on to a branch."""
         allowed = self._allowed[branch].items()
         possible = all(values[column] in values_there for column, values_there in allowed if own[column])
         return possible and bool((self.sets[branch] >= own).all())
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw random points, the same number from each branch."""
+        """Draw random points, equally many from each branch."""
         share = -(-count // len(self.sets))
         return self._with_fixed(np.concatenate([self._random(each, share, rng) for each in range(len(self.sets))]))
 
     def random_of_least_tried(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw random points of the branch with the fewest trials."""
+        """Draw random points from the branch with the fewest trials."""
         return self._with_fixed(self._random(int(np.argmin(self._trials)), count, rng))
 
     def near(self, points: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Draw `count` points near each given point, in the same branch: deciding parameters keep their values."""
+        """Draw `count` points near each given one, in the same branch, so deciding parameters keep their values."""
         found = np.repeat(points, count, axis=0)
         present = ~np.isnan(found)
         change = rng.random(found.shape) < np.maximum(0.2, 1.0 / np.maximum(1, present.sum(axis=1, keepdims=True)))
@@ -116,25 +118,25 @@ class Branches:
         return found
 
     def _with_fixed(self, points: Floats) -> Floats:
-        """Replace the points' values with the fixed ones, where a point has the parameter."""
+        """Replace the points' values with the fixed ones, where points have the parameter."""
         return np.where(np.isnan(self._fixed) | np.isnan(points), points, self._fixed)
 
 
 def _cut_short(sets: Flags, which: Ints, failed: Flags, each: int) -> bool:
-    """Return whether a set is a subset of another and occurs only in failed trials, which may have ended early."""
+    """Return whether a set is a subset of another one and occurs only in failed trials, which may have ended early."""
     larger = (sets >= sets[each]).all(axis=1)
     return bool(failed[which == each].all()) and int(larger.sum()) > 1
 
 
 def _decides(seen: list[Floats], trials: int) -> bool:
-    """Return whether the values of a parameter in several branches determine the branch of a trial."""
+    """Return whether a parameter's values in several branches determine a trial's branch."""
     present = [values for values in seen if not np.isnan(values).any()]
     values = np.concatenate(present) if present else np.array([])
     return bool(len(present) > 1 and len(np.unique(values)) == len(values) <= trials // 2)
 
 
 def _moved(axis: Axis, values: Floats, rng: np.random.Generator) -> Floats:
-    """Change each value a little: to another choice, or by a random step."""
+    """Change each value slightly, to another choice or by a random step."""
     if axis.choices:
         return (values + rng.integers(1, max(2, axis.choices), size=len(values))) % axis.choices
     steps = rng.choice(STEPS, size=len(values)) * rng.normal(size=len(values))

@@ -1,10 +1,10 @@
 """Parameters of any kind as coordinates, and the similarity of two points that may lack some of them.
 
 A coordinate runs from 0 to 1 between a parameter's smallest and largest value, on a log scale if the parameter has one.
-The coordinates of choices follow their positions, and NaN stands for a missing parameter. The similarity of numbers is
-a Matern 3/2 function of their distance (Rasmussen & Williams 2006, 4.17). The similarity of choices depends on whether
-they differ and, if all choices are numbers, also on their distance. Two points that both lack a parameter are equal in
-it; if only one point lacks the parameter, the points have nothing in common.
+Choices have coordinates by position, and NaN stands for a missing parameter. The similarity of numbers is a Matern 3/2
+function of their distance (Rasmussen & Williams 2006, 4.17). The similarity of choices depends on whether they differ
+and, if all choices are numbers, also on their distance. Two points that both lack a parameter are equal in it, but if
+only one of them lacks it, the points have nothing in common.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from autotune.search.state import Floats
 
 ROOT_3 = math.sqrt(3.0)
 NOTHING_IN_COMMON = 1e6
-"""A distance so large that no weight makes two points similar."""
+"""A distance so large that, whatever the weight, the two points aren't similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One parameter: converts values, as Optuna stores them (choices by position), to coordinates and back."""
+    """One parameter: converts values, as stored by Optuna (choices by position), to coordinates and back."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class Axis:
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> Axis:
-        """Create the axis of a parameter."""
+        """Create a parameter's axis."""
         if isinstance(distribution, CategoricalDistribution):
             count = len(distribution.choices)
             numbers = all(isinstance(c, (int, float)) and not isinstance(c, bool) for c in distribution.choices)
@@ -58,30 +58,30 @@ class Axis:
 
     @property
     def every(self) -> Floats:
-        """All values of the parameter; empty if it is continuous."""
+        """All values of the parameter, or nothing if it is continuous."""
         if not self.step:
             return np.array([])
         return self.low + self.step * np.arange(1 + round((self.high - self.low) / self.step), dtype=np.float64)
 
     def coordinates(self, values: Floats) -> Floats:
-        """Convert values to coordinates, which are below 0 or above 1 for values out of range."""
+        """Convert values to coordinates. Those of values out of range are below 0 or above 1."""
         low, high = self._ends(0.0)
         return (self._scaled(values) - low) / max(high - low, 1e-300)
 
     def values(self, coordinates: Floats) -> Floats:
-        """Return the parameter's values nearest to some coordinates."""
+        """Return the parameter's values that are nearest to some coordinates."""
         low, high = self._ends(0.0)
         scaled = low + np.clip(coordinates, 0.0, 1.0) * (high - low)
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def random(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw random values, on a log scale if the parameter has one; all steps of values have the same width."""
+        """Draw random values, on a log scale if the parameter has one. All steps of values have the same width."""
         low, high = self._ends(0.5 * self.step)
         scaled = rng.uniform(low, high, count)
         return self._allowed(np.exp(scaled) if self.log else scaled)
 
     def _ends(self, margin: float) -> tuple[float, float]:
-        """Return both ends of the range on the parameter's scale, extended outwards by a margin."""
+        """Return both ends of the range on the parameter's scale, with a margin outside."""
         low, high = self._scaled(np.array([self.low - margin, self.high + margin]))
         return float(low), float(high)
 
@@ -105,7 +105,7 @@ class Axes:
 
     @classmethod
     def of(cls, distributions: Iterable[BaseDistribution]) -> Axes:
-        """Create the axes of some parameters."""
+        """Create the axes for some parameters."""
         return cls(tuple(Axis.of(each) for each in distributions))
 
     @property
@@ -114,16 +114,16 @@ class Axes:
         return len(self.axes)
 
     def prior(self) -> Floats:
-        """Return the prior medians of the logs of the parameters' weights and of their interaction."""
+        """Return the prior medians of the parameters' log weights and of their interaction."""
         return np.append(weights_prior(self.width), math.log(INTERACTION))
 
     def coordinates(self, values: Floats) -> Floats:
-        """Convert values, with NaN for missing parameters, to coordinates [points, width]."""
+        """Convert values, where NaN stands for a missing parameter, to coordinates [points, width]."""
         columns = [axis.coordinates(values[:, place]) for place, axis in enumerate(self.axes)]
         return np.stack(columns, axis=1) if columns else np.zeros_like(values)
 
     def sample(self, points: Points) -> _Sample:
-        """Prepare points for fitting weights: compute their distances in each parameter."""
+        """Prepare points for fitting weights by computing their distances in each parameter."""
         apart = self._distances(points, points)
         numbers = np.array([[[not axis.choices]] for axis in self.axes], np.float32)
         return _Sample(apart.astype(np.float32), numbers)
@@ -133,14 +133,14 @@ class Axes:
         return Paired(self, points.astype(np.float32) if single else points, weights)
 
     def apart(self, left: Points, right: Points) -> Floats:
-        """Return for each pair of points the sum of the distances in all parameters [len(left), len(right)]."""
+        """Return the sum of the distances in all parameters for each pair of points [len(left), len(right)]."""
         apart = np.zeros((len(left), len(right)))
         for place, axis in enumerate(self.axes):
             apart += _distance(axis, left[:, place], right[:, place], 1.0)
         return apart
 
     def _distances(self, left: Points, right: Points) -> Points:
-        """Return the distances of all pairs of points in each parameter [parameters, len(left), len(right)]."""
+        """Return the distance between each pair of points in each parameter [parameters, len(left), len(right)]."""
         key = left.tobytes(), right.tobytes()
         if key not in self._latest:
             columns = zip(self.axes, left.T, right.T, strict=True)
@@ -177,7 +177,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Points to which weights are fitted; everything except the covariances is in single precision."""
+    """The points to which weights are fitted. Everything except the covariances is in single precision."""
 
     apart: Singles
     """distances [parameters, points, points]"""
@@ -219,7 +219,7 @@ class _Sample:
 
 
 def _distance(axis: Axis, left: Points, right: Points, lacking: float) -> Points:
-    """Return the distances of coordinates: `lacking` if exactly one of two is missing, 0 if both are missing."""
+    """Return the distances between coordinates: `lacking` if exactly one of the two is missing, 0 if both are."""
     distance: Points = np.subtract.outer(left, right)
     np.abs(distance, out=distance)
     if axis.choices:

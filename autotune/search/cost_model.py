@@ -1,8 +1,9 @@
-"""space -> search: predict the time of a config on a layer that was never tuned, from the weighted terms of its cost.
+"""space -> search: predict how long a config takes on a layer that was never tuned, from the weighted terms of its
+cost.
 
-The time is the sum of the fixed terms plus the 2-norm of the other terms. The weights of a family are the common
-weights times the family's own factors, which stay near 1 if the family has few trials. `fit` chooses weights and
-factors that minimise the squared errors of the log times, where fast configs count most.
+The time is the sum of the fixed terms plus the 2-norm of the others. A family's weights are the common ones times its
+own factors, which stay close to 1 if it has few trials. `fit` chooses weights and factors that minimise the squared
+errors of the log times, where fast configs count most.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from autotune.search.cost_terms import FIXED, NEEDED_RATES, TERMS, Floats, cost_
 from autotune.text_file import read_text
 
 POWER = 2.0
-"""Exponent of the norm: 1 would add up work that overlaps; infinity would take only the largest term."""
+"""Exponent of the norm. 1 would add up work that overlaps; infinity would take only the largest term."""
 START = {"launch": 1.0, "start": 1.5}
-"""Weights of the fixed terms before the fit, microseconds: an empty kernel takes 2.5; other terms begin with 1."""
+"""Weights of the fixed terms before the fit, in microseconds: an empty kernel takes 2.5. All other terms begin at 1."""
 SPREAD, FIXED_SPREAD = 2.0, 0.3
 """Standard deviations of the logs of the common weights, and of the weights of the fixed terms."""
 OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
@@ -38,11 +39,11 @@ ERROR = 0.15
 STEPS = 50
 """Levenberg-Marquardt steps of a fit."""
 DAMPING = 1.0
-"""Fraction of the curvature's diagonal that the first step adds to the curvature, to keep the step small."""
+"""What fraction of the curvature's diagonal the first step adds to the curvature to keep the step small."""
 EASING = 3.0
-"""Factor by which the damping falls after a step that lowers the loss, and rises after any other, which is undone."""
+"""By what factor the damping falls after a step that lowers the loss, and rises after any other, which is undone."""
 MOST_OF_FAMILY = 20
-"""Maximum number of trials of a family on one layer that a fit uses, evenly spread over their times."""
+"""How many of a family's trials on one layer a fit uses at most. They are evenly spread over the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Weights of the terms, and the rates of the devices that they were fitted on."""
+    """Weights of the terms, and the rates of the devices to which they were fitted."""
 
     fitted_at: str
     """ISO 8601, UTC"""
@@ -73,14 +74,14 @@ class CostModel:
     """family to weights [TERMS]; the key "" is for families without trials"""
 
     def log_us(self, bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-        """Predict the logs of the configs' times in microseconds, from their parameters and derived values."""
+        """Predict the logs of the configs' times in microseconds from their parameters and derived values."""
         own = self.weights.get(bound.template.base, self.weights[""])
         return log_times(cost_terms(bound, columns, rates), own)[0]
 
     def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
-        """Return a device's own rates if it was calibrated, or else the rates of the most similar device.
+        """Return a device's own rates if it was calibrated, or else those of the most similar device.
 
-        The arithmetic rates of the similar device are scaled by the number of multiprocessors.
+        In that case, arithmetic rates are scaled by the number of multiprocessors.
         """
         if all(unit in calibrated for unit in NEEDED_RATES):
             return calibrated
@@ -91,12 +92,12 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """Return a sort key: the distance of two devices, ties won by equal names, as replayed devices have."""
+    """Return a sort key: the distance between two devices. In a tie, equal names win, as replayed devices have."""
     return device_distance(one, device), not device.name.endswith(one.name)
 
 
 def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Return the logs of the times, and their derivatives by the logs of the weights [configs, TERMS]."""
+    """Return the logs of the times, and their derivatives with respect to the log weights [configs, TERMS]."""
     fixed = len(FIXED)
     weighted = terms * weights
     powers = weighted[:, fixed:] ** POWER
@@ -110,9 +111,9 @@ def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
-    """Fit the weights of each family; the key "" holds the weights for all other families.
+    """Fit each family's weights; the key "" stands for all other families.
 
-    Each layer counts the same, whatever the number of its trials. Raises StudyError if nothing was observed.
+    All layers count the same, however many trials they have. Raises StudyError if nothing was observed.
     """
     if not observed:
         raise StudyError("no correct trial on a calibrated GPU: a cost model has nothing to fit")
@@ -177,7 +178,7 @@ def _spread(each: Observed) -> Observed:
 
 
 def write_cost_model(model: CostModel) -> str:
-    """Return the text of a cost model's file."""
+    """Return the text of a cost model file."""
     families = ",\n".join(
         f"    {json.dumps(name)}: [{', '.join(f'{weight:.4g}' for weight in own)}]"
         for name, own in sorted(model.weights.items())
@@ -192,7 +193,7 @@ def write_cost_model(model: CostModel) -> str:
 
 
 def read_cost_model(path: Path) -> CostModel:
-    """Read a cost model's file. Raises StudyError if it cannot be read, or was fitted to other terms than TERMS."""
+    """Read a cost model file. Raises StudyError if it can't be read, or was fitted to terms other than TERMS."""
     try:
         content = json.loads(read_text(path, StudyError))
         if tuple(content["terms"]) != TERMS:

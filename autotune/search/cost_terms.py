@@ -1,8 +1,8 @@
-"""space -> search: compute the terms of a config's time, to which a cost model gives weights.
+"""space -> search: compute the terms of a config's time, which a cost model weights.
 
-A term is the time in microseconds that a part of the work takes at the device's measured rate, or that consecutive
-steps take at a nominal latency. The terms that a family declares in `[cost]` replace the terms that are derived from
-the geometry of its launches.
+A term is the time, in microseconds, that part of the work takes at the device's measured rate, or that consecutive
+steps take at a nominal latency. Terms that a family declares in `[cost]` replace those derived from the geometry of its
+launches.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ Ints = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.intp]
 
 FIXED = ("launch", "start")
-"""Terms that are added to the time of the other terms; the other terms overlap each other."""
+"""Terms that are added to the time of all others. The others overlap each other."""
 TERMS = (
     *(*FIXED, "memory", "arithmetic", "l2", "steps", "waves", "stores", "latency"),
     *("imbalance", "operands", "waiting", "conflicts", "unpadded", "spills"),
 )
 NEEDED_RATES = ("copy", "fp32")
-"""Rates without which a device counts as not calibrated."""
+"""Rates that a device must have to count as calibrated."""
 L2_BYTES_PER_S = 60e9
-"""Nominal rate of L2 loads of one multiprocessor; a whole H200 has loaded 8 TB/s."""
+"""Nominal rate at which a multiprocessor loads from L2. A whole H200 has loaded 8 TB/s."""
 STEP_US = 0.1
 LATENCY_US = 0.5
-"""Microseconds of a step that runs alone (STEP_US), and of filling a pipeline (LATENCY_US)."""
+"""How many microseconds a step takes on its own (STEP_US), and how long it takes to fill a pipeline (LATENCY_US)."""
 STORE_BYTES_PER_US = 1e5
-"""Nominal rate of stores through shared memory of one multiprocessor."""
+"""Nominal rate at which a multiprocessor stores through shared memory."""
 HIDING = 8.0
-"""Independent results that a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
-most 8."""
+"""How many independent results a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
+most 8.
+"""
 OWN_REGISTERS = 24
-"""Registers that a thread needs in addition to its accumulators, as headers estimate the number."""
+"""How many registers a thread needs in addition to its accumulators, as estimated in headers."""
 MOST_REGISTERS = 255
 """Maximum number of registers per thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
 """Schedulers of a multiprocessor, from compute capability 7.0 on."""
 FLOP_A_SLOT = 64
-"""FLOP of fp32 arithmetic that take as long as one additional shared-memory pass."""
+"""How many FLOP of fp32 arithmetic take as long as one additional shared-memory pass."""
 
 
 def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-    """Compute the terms of configs, microseconds [configs, TERMS], from their parameters and derived values.
+    """Compute the terms of configs in microseconds [configs, TERMS] from their parameters and derived values.
 
     `rates` are the device's rates: `copy` in bytes per second, arithmetic units in FLOP per second.
     """
@@ -108,7 +109,7 @@ def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float
 
 
 def config_columns(bound: BoundTemplate, positions: Positions) -> Columns:
-    """Compute the parameters and derived values of configs, given positions of values [configs, params]."""
+    """Compute the parameters and derived values of configs from the positions of their values [configs, params]."""
     columns = Columns({}, len(positions))
     for column, param in enumerate(bound.template.params):
         columns[param.name] = column_of(param.values)[positions[:, column]]
@@ -118,7 +119,7 @@ def config_columns(bound: BoundTemplate, positions: Positions) -> Columns:
 
 
 class _Launch:
-    """A stage's geometry for each config; zeros where the stage does not run."""
+    """A stage's geometry for each config, with zeros where the stage doesn't run."""
 
     def __init__(self, bound: BoundTemplate, columns: Columns, stage: StageTemplate) -> None:
         def numbers(expression: Expression) -> Floats:
@@ -133,7 +134,7 @@ class _Launch:
 
 
 def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:
-    """Return the FLOP per second of each config's accuracy class; the rate of `fp32` if the unit was not measured."""
+    """Return the FLOP per second of each config's accuracy class, or the rate of `fp32` if its unit wasn't measured."""
     text, found = bound.template.accuracy.text, np.zeros(columns.size)
     for accuracy, (unit, share) in ARITHMETIC_RATE.items():
         is_it = bound.bind(Expression(f"({text}) == '{accuracy}'", "accuracy")).column(columns).astype(np.float64)
@@ -142,7 +143,7 @@ def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str
 
 
 def _resident(device: DeviceInfo, threads: Floats, registers: Floats, smem_bytes: Floats) -> Floats:
-    """Return the number of blocks that are resident on a multiprocessor at once, at least one."""
+    """Return how many blocks are resident on a multiprocessor at once, at least one."""
     different, which = np.unique(np.stack([threads, registers, smem_bytes], axis=1), axis=0, return_inverse=True)
     blocks = [
         residency(device, threads=int(own[0]), registers=int(own[1]), smem_bytes=int(own[2])).blocks

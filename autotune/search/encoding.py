@@ -1,4 +1,4 @@
-"""Convert configs to Optuna's parameters: those of the config's family, and the family's name."""
+"""Convert configs to Optuna's parameters, which are those of the config's family plus the family's name."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from optuna.trial import Trial
 from autotune.search.state import Ints, SearchState
 
 FAMILY = "family"
-"""Name in Optuna of the parameter that selects the kernel family."""
+"""What Optuna calls the parameter that selects the kernel family."""
 
 FIXED = "fixed_params"
-"""Optuna's attribute of an enqueued trial: the parameters that `Study.enqueue_trial` set."""
+"""Optuna's attribute for the parameters of an enqueued trial that `Study.enqueue_trial` set."""
 Params = dict[str, CategoricalChoiceType]
 """Parameter name to value, as in an Optuna trial."""
 
 
 class Encoding:
-    """Convert a config index to Optuna parameters and back.
+    """Converts a config index to Optuna parameters and back.
 
-    Families without names are distinguished by their parameter sets, which must all be different.
+    Families without names are told apart by their parameter sets, which must all be different.
     """
 
     def __init__(self, state: SearchState) -> None:
@@ -41,15 +41,15 @@ class Encoding:
 
     @property
     def family(self) -> dict[str, CategoricalDistribution]:
-        """The parameter that selects the family; empty if there is none."""
+        """The parameter that selects the family, if there is one."""
         return self._family
 
     def own(self, family: int) -> dict[str, CategoricalDistribution]:
-        """Return the parameters of one family."""
+        """Return a family's parameters."""
         return self._own[family]
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
-        """Return the distributions from which the parameters of a trial of this config are drawn."""
+        """Return the distributions from which this config's parameters are drawn in a trial."""
         return {**self._family, **self._own[self._state.family_of(index)]}
 
     def params(self, index: int) -> Params:
@@ -62,7 +62,9 @@ class Encoding:
         return params
 
     def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
-        """Return the position of the family of Optuna parameters. Raises ValueError if there is no such family."""
+        """Return the position of the family that these Optuna parameters belong to. Raises ValueError if there
+        is none.
+        """
         if self._family:
             return self._names.index(str(params.get(FAMILY)))
         return [set(own) for own in self._own].index(set(params))
@@ -73,7 +75,7 @@ class Encoding:
         return np.array([int(dist.to_internal_repr(params[name])) for name, dist in own.items()], dtype=np.int64)
 
     def index_of(self, params: Mapping[str, CategoricalChoiceType]) -> int | None:
-        """Return the index of the config with these Optuna parameters; None if the config is not feasible."""
+        """Return the index of the config with these Optuna parameters, or None if it isn't feasible."""
         try:
             family, row = self.family_index(params), self.row(params)
         except (KeyError, ValueError):  # a parameter is missing, or has a value that is not in the space
@@ -87,6 +89,6 @@ class Encoding:
         return np.array([index for index in free if params.items() <= self.params(int(index)).items()], dtype=np.int64)
 
     def suggest(self, trial: Trial, index: int) -> None:
-        """Make an Optuna trial suggest the parameters of the config that the sampler chose for it."""
+        """Make an Optuna trial suggest the parameters of the config that the sampler has chosen for it."""
         for name, dist in (self._family | self._own[self._state.family_of(index)]).items():
             trial.suggest_categorical(name, dist.choices)

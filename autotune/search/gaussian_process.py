@@ -1,9 +1,9 @@
-"""Gaussian processes over points whose parameters have a similarity, in numpy.
+"""Gaussian processes, in numpy, over points whose parameters have a similarity.
 
-The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION). Expanded, the
-product is a sum over all sets of parameters. So the effects of single parameters, pairs, triples and so on are separate
-processes, and the effect of one parameter is known even far from all measured points (the ANOVA kernel, Duvenaud et al.
-2011 and the literature there). A metric defines how similar two values are: `one_hot.py` for the rows of a given space,
+The covariance is a product over parameters of (1 + INTERACTION * similarity) / (1 + INTERACTION). Expanded, this is a
+sum over all sets of parameters, so the effects of single parameters, pairs, triples and so on are separate processes,
+and a parameter's effect is known even far from all measured points (the ANOVA kernel, Duvenaud et al. 2011 and the
+literature there). A metric defines how similar two values are: `one_hot.py` for the rows of a given space,
 `coordinates.py` for parameters of any kind. Weights and noise maximise the marginal likelihood times a log-normal prior
 (MAP), by resilient backpropagation. (Rasmussen & Williams 2006, 5.4.1; the signal variance is profiled out.)
 """
@@ -22,11 +22,11 @@ Singles = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 INTERACTION = 0.4
-"""Variance of the joint effect of n + 1 parameters divided by the variance for n; infinite for the product of all
+"""Variance of the joint effect of n + 1 parameters divided by that of n, or infinite for the product of all
 similarities. `coordinates.py` fits it as another weight, with this prior median.
 """
 PRIOR_WEIGHT = 2.0
-"""Prior median of a parameter's weight, multiplied by the root of the number of parameters."""
+"""Prior median of a parameter's weight times the root of the number of parameters."""
 PRIOR_SPREAD = 1.0
 """Prior standard deviation of a log weight."""
 PRIOR_LOG_NOISE = -5.0
@@ -34,7 +34,7 @@ PRIOR_LOG_NOISE = -5.0
 PRIOR_NOISE_SPREAD = 1.5
 FIT_STEPS = 20
 FIT_ROWS = 150
-"""Maximum number of observations to which weights are fitted."""
+"""To how many observations weights are fitted at most."""
 JITTER = 1e-8
 
 
@@ -47,7 +47,7 @@ class Observed(Protocol):
 
 
 class Sample(Protocol):
-    """Points to which weights are fitted."""
+    """The points to which weights are fitted."""
 
     def covariance(self, weights: Floats, /) -> Floats:
         """Return the covariances of all pairs of points [points, points]."""
@@ -73,7 +73,7 @@ class Metric(Protocol):
     def sample(self, points: Points, /) -> Sample: ...
 
     def observed(self, points: Points, weights: Floats, /, *, single: bool = False) -> Observed:
-        """Prepare observed points; with `single` their covariances are computed in single precision."""
+        """Prepare observed points. With `single`, their covariances are computed in single precision."""
         ...
 
 
@@ -86,7 +86,7 @@ class Weights:
 
 
 def weights_prior(width: int) -> Floats:
-    """Return the prior medians of the logs of the weights of `width` parameters."""
+    """Return the prior medians of the log weights of `width` parameters."""
     return np.full(width, np.log(PRIOR_WEIGHT / np.sqrt(max(1, width))))
 
 
@@ -95,8 +95,8 @@ def fit(
 ) -> Weights:
     """Fit the weights and the noise to the targets.
 
-    If there are more than FIT_ROWS observations, the fit uses the best ones and an even spread of the others. Without
-    `joint`, the weights of single parameters are fitted, but not the weight of the interaction.
+    If there are more than FIT_ROWS observations, the fit uses the best ones and an even spread of the rest. Without
+    `joint`, it fits the weights of single parameters but not that of the interaction.
     """
     if len(points) > FIT_ROWS:
         by_target = np.argsort(targets, kind="stable")
@@ -144,8 +144,9 @@ class Posterior:
     def predict(self, points: Points) -> tuple[Floats, Floats]:
         """Predict the mean and the standard deviation at some points.
 
-        The deviation includes the noise: the part of a value that the model cannot explain belongs to the config itself
-        and does not change when the config is measured again. So an untried config may be better than its neighbours.
+        The deviation includes the noise, because the part of a value that the model can't explain belongs to the config
+        itself and doesn't change when it is measured again. An untried config may therefore be better than its
+        neighbours.
         """
         halves = self.inverse_root @ self.observed.covariance(points)
         mean = self.mean + (self.white @ halves).astype(np.float64)
@@ -154,7 +155,9 @@ class Posterior:
 
 
 def _maximise(sample: Sample, targets: Floats, prior: Floats, free: Floats) -> Floats:
-    """Find log weights and log noise that maximise the profile likelihood times the prior; 0 in `free` fixes one."""
+    """Find the log weights and log noise that maximise the profile likelihood times the prior. A 0 in `free`
+    fixes one.
+    """
     n, width = len(targets), len(prior) - 1
     spread = np.append(np.full(width, PRIOR_SPREAD), PRIOR_NOISE_SPREAD)
     at, step, last = prior.copy(), np.full(width + 1, 0.4), np.zeros(width + 1)
@@ -186,7 +189,7 @@ def _maximise(sample: Sample, targets: Floats, prior: Floats, free: Floats) -> F
 
 
 def _invert(lower: Floats) -> Floats:
-    """Invert a lower triangular matrix by halves, with a quarter of the work of a general inverse."""
+    """Invert a lower triangular matrix by halves, which takes a quarter of the work of a general inverse."""
     n = len(lower)
     if n <= 48:
         return np.asarray(np.linalg.inv(lower))

@@ -1,7 +1,7 @@
-"""trial -> search: find which parameters determine a family's times.
+"""trial -> search: find out which parameters determine a family's times.
 
 Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): how much the distribution of a parameter's values in the
-fastest tenth of the trials differs from that in all trials. (Optuna's fANOVA needs scikit-learn.)
+fastest tenth of the trials differs from that in all of them. (Optuna's fANOVA needs scikit-learn.)
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from autotune.trial import Config, Value
 
 LEAST_TRIALS = 20
-"""Minimum number of correct trials of a family for computing importances."""
+"""How many correct trials a family needs for its importances."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """The importances of one family's parameters."""
+    """How important one family's parameters are."""
 
     trials: int
     """number of correct trials"""
@@ -32,9 +32,9 @@ class Importance:
 
 
 def importance(params: Mapping[str, Sequence[Value]], timed: Iterable[tuple[Config, float]]) -> Importance | None:
-    """Compute the importances of parameters, given their values, from configs and their times in microseconds.
+    """Compute the importances of parameters, whose values are given, from configs and their times in microseconds.
 
-    None if there are fewer than LEAST_TRIALS configs, or if no parameter or no time varies.
+    Returns None if there are fewer than LEAST_TRIALS configs, or if no parameter or no time varies.
     """
     rows = sorted(
         ([values.index(config.params[name]) for name, values in params.items()], math.log(time_us))

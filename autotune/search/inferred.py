@@ -1,6 +1,7 @@
-"""Search a space that is not given in advance: it has all parameters that the study's trials have suggested so far.
+"""Search a space that isn't given in advance: it consists of all parameters that the study's trials have suggested so
+far.
 
-All trials are points of one Gaussian process; a point may lack some of the parameters.
+All trials are points of one Gaussian process, and a point may lack some of the parameters.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FIRST = 4
-"""Number of trials before the model is used."""
+"""How many trials there must be before the model is used."""
 FIRST_OF_BRANCH = 2
-"""Number of trials per alternative branch before the model is used. Each branch gets LOOK trials before the model alone
-decides.
+"""How many trials each alternative branch must have before the model is used. Until each branch has had LOOK trials,
+the model doesn't decide alone.
 """
 SPREAD_FROM = 10
-"""Number of random points from which each of the first points is chosen: the point farthest from all earlier ones. With
-many more random points, the farthest would be a corner of the space.
+"""From how many random points each of the first points is chosen, namely the one farthest from all earlier ones. With
+many more, this would be a corner of the space.
 """
 SURE_FROM = 30
 """Number of trials times alternative branches from which the model's standard deviations count in full; below it, they
@@ -55,11 +56,11 @@ while other trials run, PRIOR_LOG_NOISE is used instead and interactions are not
 otherwise crowd together.
 """
 DRAW = 1000
-"""Number of random points scored in each proposal."""
+"""How many random points are scored for each proposal."""
 ELITES = 5
-"""Number of best points around which further points are scored."""
+"""Around how many of the best points further points are scored."""
 NEAR = 60
-"""Number of points that are scored near each of the best."""
+"""How many points are scored near each of the best."""
 REFINED, REFINED_LATE = 2, 4
 """Number of rounds in which points near the most promising ones are scored; REFINED_LATE applies once deviations count
 in full. With constraints or failures, whose models take most of the time, REFINED always applies.
@@ -68,7 +69,7 @@ in full. With constraints or failures, whose models take most of the time, REFIN
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The trials of a study as points in a space."""
+    """A study's trials as points in a space."""
 
     values: Floats
     """values of the parameters, NaN where a trial lacks one [trials, parameters]"""
@@ -79,13 +80,13 @@ class _Tried:
 
     @property
     def feasible(self) -> Flags:
-        """Mask of the trials that violate no constraint."""
+        """Mask of the trials that don't violate any constraint."""
         violated = [amounts > 0 for amounts in self.limits.values()]
         return ~np.any(violated, axis=0) if violated else np.ones(len(self.outcomes), dtype=np.bool_)
 
 
 class InferredSpaceModel:
-    """Collects the parameters that a study's trials suggested, and proposes the next values to try."""
+    """Collects the parameters suggested by a study's trials, and proposes which values to try next."""
 
     def __init__(self) -> None:
         self._study = ""
@@ -94,7 +95,7 @@ class InferredSpaceModel:
         self._surrogate = Surrogate(Axes(()))
 
     def search_space(self, study: Study) -> dict[str, BaseDistribution]:
-        """Return every parameter that a trial suggested and that has more than one value, with its latest range."""
+        """Return every parameter that a trial has suggested and that has more than one value, with its latest range."""
         found: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
             found.update(trial.distributions)
@@ -124,18 +125,18 @@ class InferredSpaceModel:
     def independent(
         self, trial: FrozenTrial, _name: str, distribution: BaseDistribution, rng: np.random.Generator
     ) -> CategoricalChoiceType:
-        """Draw a random value; in the first trial, a number gets the middle of its range."""
+        """Draw a random value. In the first trial, numbers get the middle of their range."""
         axis = Axis.of(distribution)
         (value,) = axis.random(1, rng) if trial.number or axis.choices else axis.values(np.array([0.5]))
         chosen: CategoricalChoiceType = distribution.to_external_repr(float(value))
         return chosen
 
     def end(self, _study: Study, trial: FrozenTrial, _state: TrialState, _values: Sequence[float] | None) -> None:
-        """Forget the trial's proposal; the study stores its result."""
+        """Forget the trial's proposal, because the study stores its result."""
         self._proposed.pop(trial.number, None)
 
     def _tried(self, study: Study, space: Mapping[str, BaseDistribution], now: int) -> _Tried:
-        """Return the trials that have any of the parameters, including running trials."""
+        """Return all trials that have any of the parameters, including running ones."""
         rows: list[Floats] = []
         outcomes: list[float] = []
         limits: list[dict[str, float]] = []
@@ -202,13 +203,13 @@ class InferredSpaceModel:
 
 
 def _learned(model: Posterior, points: Floats) -> tuple[Floats, Floats]:
-    """Predict the mean at some points, and the part of the standard deviation that an observation would explain."""
+    """Predict the mean at some points, and how much of the standard deviation an observation would explain."""
     mean, deviation = model.predict(points)
     return mean, np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
 
 
 def _violation(tried: _Tried) -> Floats:
-    """Return the sum of each trial's violations, each relative to the median violation of the constraint."""
+    """Return the sum of each trial's violations, relative to the constraints' median violations."""
     total = np.zeros(len(tried.outcomes))
     for each in tried.limits.values():
         over = np.maximum(np.nan_to_num(each), 0)
@@ -217,7 +218,9 @@ def _violation(tried: _Tried) -> Floats:
 
 
 def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:
-    """Convert parameters to Optuna's stored form; NaN if a parameter is missing or had another type [len(space)]."""
+    """Convert parameters to the form in which Optuna stores them, with NaN if one is missing or has another type
+    [len(space)].
+    """
     values = np.full(len(space), np.nan)
     for place, (name, distribution) in enumerate(space.items()):
         if name in params:
@@ -229,7 +232,7 @@ def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, Bas
 
 
 def _best_new(asked: Floats, gain: Floats, tried: Floats) -> Floats:
-    """Return the untried point with the largest gain, or the point with the largest gain if all were tried."""
+    """Return the untried point with the largest gain or, if all of them were tried, the point with the largest gain."""
     order = np.argsort(-gain, kind="stable")
     for place in order:
         if not (np.equal(tried, asked[place]) | (np.isnan(tried) & np.isnan(asked[place]))).all(axis=1).any():

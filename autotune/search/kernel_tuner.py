@@ -15,7 +15,7 @@ Config: TypeAlias = tuple[CategoricalChoiceType, ...]
 
 
 class Searchspace(Protocol):
-    """The part of `kernel_tuner.searchspace.Searchspace` that the strategy uses."""
+    """What the strategy uses of `kernel_tuner.searchspace.Searchspace`."""
 
     list: Sequence[Config]
     """the configs that the restrictions allow"""
@@ -25,7 +25,7 @@ class Searchspace(Protocol):
 class KernelTunerStrategy:
     """An optimization algorithm for `kernel_tuner.strategies.wrapper.OptAlgWrapper`.
 
-    The strategy only proposes configs that the restrictions allow, each at most once. Equal seeds give equal proposals.
+    It only proposes configs that the restrictions allow, each at most once. Equal seeds give equal proposals.
     """
 
     def __init__(self, *, seed: int | None = None) -> None:
@@ -34,9 +34,9 @@ class KernelTunerStrategy:
         self._seed = seed
 
     def __call__(self, func: Callable[[Config], float], searchspace: Searchspace) -> tuple[Config, float]:
-        """Minimise `func`; return the best config and its cost after every config was tried.
+        """Minimise `func`, and return the best config and its cost once every config has been tried.
 
-        Kernel Tuner ends a run early by an exception that `func` raises; the exception passes through.
+        To end a run early, Kernel Tuner raises an exception in `func`, which passes through.
         """
         names = searchspace.param_names
         sampler = AutotuneSampler(

@@ -1,9 +1,9 @@
-"""Encode the rows of one family as one-hot codes, and define how similar two codes are.
+"""Encode a family's rows as one-hot codes, and define how similar two codes are.
 
-The similarity of two values of a parameter is exp(-weight * distance), which is not smooth, because kernel times are
-not smooth either. The distance combines how far apart the values are in the declared order with whether they differ at
-all. The log of a covariance is a product of three matrices: the code of one row, a table of the logs for all pairs of
-values of each parameter, and the code of the other row.
+The similarity of two values of a parameter is exp(-weight * distance), which isn't smooth, because kernel times aren't
+smooth either. The distance depends both on how far apart the values are in the declared order and on whether they
+differ at all. The log of a covariance is a product of three matrices: the code of one row, a table of the logs for all
+pairs of values of each parameter, and the code of the other row.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from autotune.search.gaussian_process import INTERACTION, Points, Singles, weigh
 from autotune.search.state import Family, Floats, Ints
 
 IDLE_STEP = 0.05
-"""Step of the log of padded outputs, relative to the family's smallest number; each step is a value of an additional
+"""Step for the log of padded outputs, relative to the family's smallest number. Each step is a value of an additional
 parameter.
 """
 IDLE_STEPS = 20
-"""The largest value of that parameter, which also stands for all larger numbers."""
+"""That parameter's largest value, which also stands for all larger numbers."""
 ORDER = 0.8
-"""Share of a parameter's distance that comes from the order of its values; the rest comes from whether they differ."""
+"""How much of a parameter's distance comes from the order of its values. The rest comes from whether they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The metric of one-hot codes, which list the values of all parameters side by side."""
+    """The metric of one-hot codes, in which the values of all parameters are listed side by side."""
 
     width: int
     """number of parameters"""
@@ -49,11 +49,11 @@ class Values:
     """distances between values of the same parameter [values, values]"""
 
     def prior(self) -> Floats:
-        """Return the prior medians of the logs of the parameters' weights."""
+        """Return the prior medians of the parameters' log weights."""
         return weights_prior(self.width)
 
     def sample(self, points: Points) -> _Sample:
-        """Prepare codes for fitting weights, leaving out values that occur in no code."""
+        """Prepare codes for fitting weights, leaving out values that don't occur in any of them."""
         which = np.flatnonzero(points.any(axis=0))
         some = Values(self.width, self.owner[which], self.distance[np.ix_(which, which)])
         return _Sample(some, points.astype(np.float64)[:, which])
@@ -71,7 +71,7 @@ class Values:
     def _table(self, weights: Floats) -> Floats:
         """Return what each pair of values adds to the log covariance [values, values].
 
-        It is 0 for values of different parameters.
+        This is 0 for values of different parameters.
         """
         within = np.equal(self.owner[:, None], self.owner[None, :])
         return np.where(within, np.log1p(self.similarity(weights)) - np.log1p(INTERACTION), 0.0)
@@ -79,7 +79,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Codes to which weights are fitted, and the metric of their values."""
+    """The codes to which weights are fitted, and the metric of their values."""
 
     values: Values
     points: Floats
@@ -102,8 +102,8 @@ class _Sample:
 class Features:
     """The one-hot codes of a family's rows, and the distances between values.
 
-    If the padded outputs are known, they count as another parameter, so that the effect of an idle device is learned
-    across tile sizes.
+    If the padded outputs are known, they are treated as another parameter, so that the effect of an idle device is
+    learned across tile sizes.
     """
 
     def __init__(self, family: Family) -> None:
@@ -142,14 +142,14 @@ class Features:
         return codes
 
     def apart(self, left: Ints, right: Ints) -> Floats:
-        """Return for each pair of rows the sum of the distances in all parameters [len(left), len(right)]."""
+        """Return the sum of the distances in all parameters for each pair of rows [len(left), len(right)]."""
         apart: Floats = (self.codes(left) @ self.metric.distance) @ self.codes(right).T
         return apart
 
     def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
-        """Return a mask of the asked rows that contain a value with which every tried row failed.
+        """Return a mask of those rows that contain a value with which every tried row has failed.
 
-        A value counts only if the probability that so many rows all fail by chance is smaller than `below`.
+        A value counts only if the probability that so many rows all fail by chance is below `below`.
         """
         codes = self.codes(rows)
         tried = codes.sum(axis=0)
@@ -160,14 +160,14 @@ class Features:
 
 
 def _idle(padded_work: Ints) -> npt.NDArray[np.int16]:
-    """Convert padded outputs to values of a parameter; the smallest number becomes 0."""
+    """Convert padded outputs to values of a parameter, where the smallest number becomes 0."""
     logs = np.log(np.maximum(1, padded_work))
     steps: Floats = np.minimum(np.round((logs - logs.min()) / IDLE_STEP), IDLE_STEPS)
     return steps.astype(np.int16)
 
 
 def _distances(values: int) -> Floats:
-    """Return the distances between a parameter's values, from their order and from whether they differ."""
+    """Return the distances between a parameter's values, based on their order and on whether they differ."""
     place = np.arange(values)
     steps: Floats = np.abs(place[:, None] - place[None, :]) / (values - 1)
     order = ORDER if values > 2 else 1.0

@@ -1,9 +1,9 @@
 """The project's own sampler: expected improvement over feasible rows, with a model of the failures.
 
-A family starts with configs that are far apart and leave little of the device idle. Then a Gaussian
-process per family models the log time, and another one the failures. The sampler scores random free rows and the
-neighbours of the family's best, and proposes the row with the largest expected improvement times chance of success. All
-families share one scale and one incumbent, so a more promising family gets more of the budget.
+A family starts with configs that are far apart and leave little of the device idle. After that, a Gaussian process per
+family models the log time, and another one the failures. The sampler scores random free rows and the neighbours of the
+family's best, and proposes the row with the largest expected improvement times chance of success. All families share
+one scale and one incumbent, so more promising families get more of the budget.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
-"""Number of configs before the model is used, if there is a single family."""
+"""How many configs are evaluated before the model is used, if there is only one family."""
 FIRST_OF_MANY = 3
-"""Number of configs per family before the models are used, if there are several: the minimum for a model."""
+"""How many configs per family are evaluated before the models are used, if there are several. A model needs at least
+this many.
+"""
 LOOK = 6
-"""Number of configs per family, if there are several, before the models alone decide which family is next."""
+"""If there are several families, how many configs each one gets before the models alone decide which family is next."""
 LOOK_EVERY = 4
-"""One in this many proposals goes to a family that has fewer than LOOK configs."""
+"""One in this many proposals goes to a family that has had fewer than LOOK configs."""
 PATIENCE = 8.0
-"""Maximum number of configs per family for which a much slower family waits before each config of its own."""
+"""For how many configs per family, at most, a much slower family waits before each of its own."""
 BUSIEST = 0.3
-"""Share of the free rows from which the first configs are chosen: the rows with the least padded outputs."""
+"""From what share of the free rows the first configs are chosen: those with the least padded outputs."""
 SPREAD_FROM = 300
-"""Number of random rows from which each first config is chosen: the row farthest from the earlier ones."""
+"""From how many random rows each first config is chosen: the one farthest from the earlier ones."""
 DRAW = 1200
-"""Number of random free rows scored in each proposal."""
+"""How many random free rows are scored for each proposal."""
 ELITES = 6
-"""Number of best rows whose neighbours are also scored."""
+"""For how many of the best rows the neighbours are scored too."""
 DRAW_NEAR_BEST = 400
-"""Maximum number of rows two parameters away from the best that are scored."""
+"""How many rows that differ from the best in two parameters are scored at most."""
 BY_CHANCE = 0.001
-"""Rows with a value that always failed are left out if the probability of such failures by chance is below this."""
+"""Rows with a value that has always failed are left out if the probability of this happening by chance is below
+this.
+"""
 
 
 class Proposer:
-    """Chooses the next config. The choice depends only on the search state and the given random numbers."""
+    """Chooses the next config, based only on the search state and the given random numbers."""
 
     def __init__(self, state: SearchState) -> None:
         self._state = state
@@ -55,7 +59,7 @@ class Proposer:
         """
 
     def propose(self, rng: np.random.Generator) -> int:
-        """Return the index of the next config to evaluate. Raises LookupError if no config is left."""
+        """Return the index of the next config to evaluate. Raises LookupError if there is none left."""
         state = self._state
         self.gain = None
         open_families = self._open_families()
@@ -80,9 +84,9 @@ class Proposer:
     def _due(self, families: list[_Family], counts: list[int]) -> list[_Family]:
         """Return the families that may get another config, whatever their models predict. A much slower family waits.
 
-        If a family's best takes r times as long as the best of all, the family waits after its n-th config until the
-        families have n * (r - 1) configs each on average. So a family with a slow default gets few evaluations. If the
-        values are not log times, no family waits.
+        If a family's best takes r times as long as the overall best, it waits after its n-th config until the families
+        have n * (r - 1) configs each on average. A family with a slow default therefore gets few evaluations. If the
+        values aren't log times, no family waits.
         """
         if self._state.least is None or len(families) == 1:
             return families
@@ -99,14 +103,16 @@ class Proposer:
         return [family for family, least in zip(families, waits, strict=True) if sum(counts) >= least]
 
     def _looked_at(self, families: list[_Family], due: list[_Family], counts: list[int]) -> list[_Family]:
-        """Return the families to ask for a proposal: usually all, sometimes only the one with the fewest configs."""
+        """Return which families to ask for a proposal: usually all of them, sometimes just the one with the fewest
+        configs.
+        """
         least = min(due, key=lambda family: counts[family.number])
         now = len(self._families) > 1 and sum(counts) % LOOK_EVERY == 0 and counts[least.number] < LOOK
         return [least] if now else families
 
     @property
     def is_random(self) -> bool:
-        """Whether all first configs were asked for, but some family has too few results for a model of its times."""
+        """Whether all first configs have been asked for, but some family has too few results to model its times."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)
         self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
@@ -117,21 +123,21 @@ class Proposer:
         return [family for family in self._families if self._state.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
-        """Return the number of configs of each family that were asked for or told."""
+        """Return how many configs of each family were asked for or told."""
         taken = [observation.index for observation in self._state.observations] + self._state.pending
         return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A family's best proposal: the config index and the log of its expected gain."""
+    """A family's best proposal: the config's index and the log of its expected gain."""
 
     index: int
     gain: float
 
 
 class _Family:
-    """One family's models and their proposals."""
+    """A family's models and their proposals."""
 
     def __init__(self, state: SearchState, number: int) -> None:
         self.number = number
@@ -144,11 +150,11 @@ class _Family:
 
     @property
     def told(self) -> int:
-        """The number of configs whose outcome is known."""
+        """How many configs have a known outcome."""
         return len(self._told()[0])
 
     def first(self, rng: np.random.Generator) -> int:
-        """Draw free rows that leave little of the device idle; return the one farthest from all rows asked for."""
+        """Draw free rows that leave little of the device idle, and return the one farthest from all rows asked for."""
         free = self._free()
         if self._padded_work is not None:
             of_free = self._padded_work[free]
@@ -156,7 +162,7 @@ class _Family:
         return self._farthest(free, rng)
 
     def farthest(self, rng: np.random.Generator) -> int:
-        """Draw free rows; return the one farthest from all rows asked for."""
+        """Draw free rows and return the one farthest from all rows asked for."""
         return self._farthest(self._free(), rng)
 
     def _farthest(self, rows: Ints, rng: np.random.Generator) -> int:
@@ -189,7 +195,9 @@ class _Family:
         return Proposal(self._offset + int(draw[place]), float(gain[place]))
 
     def _draw(self, good: Ints, log_times: Floats, rng: np.random.Generator) -> Ints:
-        """Return rows worth scoring: all free rows if they are few, else random ones and the neighbours of the best."""
+        """Return rows worth scoring: all free rows if there are few, or else random ones and the neighbours of the
+        best.
+        """
         free = self._free()
         if len(free) <= DRAW * 3 // 2:
             return free
@@ -220,7 +228,7 @@ class _Family:
 
 
 def uniform(state: SearchState, rng: np.random.Generator) -> int:
-    """Draw a random free config; every family that has one left is equally likely."""
+    """Draw a random free config. All families that have one left are equally likely."""
     families = [family for family in range(len(state.families)) if state.free_of(family).any()]
     if not families:
         raise LookupError("every config was proposed")

@@ -1,4 +1,4 @@
-"""The project's search as an Optuna sampler, for any study."""
+"""The project's search as an Optuna sampler for any study."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Family]:
-    """Group configs into a family for each set of parameters. The values of a parameter are collected from all configs.
+    """Group configs into a family for each set of parameters. A parameter's values are collected from all configs.
 
     Raises ValueError for an empty list and for a config without parameters.
     """
@@ -48,13 +48,13 @@ def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Famil
 
 
 def _ordered(values: tuple[CategoricalChoiceType, ...]) -> tuple[CategoricalChoiceType, ...]:
-    """Sort values in ascending order if all are numbers; keep the order of other values."""
+    """Sort values in ascending order if they are all numbers, or else keep their order."""
     numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
     return tuple(sorted(numbers)) if len(numbers) == len(values) else values
 
 
 class StudySampler(BaseSampler):
-    """An Optuna sampler of one objective whose proposals depend only on the seed, the trial's number and the study."""
+    """An Optuna sampler for one objective whose proposals depend only on the seed, the trial's number and the study."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that are chosen together: all of the given space, or those of all trials so far."""
+        """Return the parameters that are chosen together: all of the given space's, or those of all trials so far."""
         with self._lock:
             return self._proposals.search_space(study)
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
-        """Choose values for these parameters, or for some of them if the space is conditional."""
+        """Choose values for these parameters or, if the space is conditional, for some of them."""
         self._require_one_objective(study)
         with self._lock:
             return self._proposals.propose(study, trial, search_space, self._rng(trial))
@@ -88,14 +88,14 @@ class StudySampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> CategoricalChoiceType:
-        """Draw a random value for a parameter that was not chosen together with the others."""
+        """Draw a random value for a parameter that wasn't chosen together with the others."""
         self._require_one_objective(study)
         with self._lock:
             rng = self._rng(trial, crc32(param_name.encode()))
             return self._proposals.independent(trial, param_name, param_distribution, rng)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:  # noqa: ARG002
-        """Raise ValueError for a study with several objectives, before anything runs."""
+        """Raise ValueError for a study with several objectives before anything runs."""
         self._require_one_objective(study)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
@@ -110,7 +110,7 @@ class StudySampler(BaseSampler):
             self._proposals.end(study, trial, state, values)
 
     def _rng(self, trial: FrozenTrial, *more: int) -> np.random.Generator:
-        """Return the generator of a trial's own random numbers."""
+        """Return the generator for a trial's own random numbers."""
         return np.random.default_rng([self._seed, trial.number if self._number is None else self._number(trial), *more])
 
     def _require_one_objective(self, study: Study) -> None:
@@ -121,7 +121,7 @@ class StudySampler(BaseSampler):
             )
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the lock, which cannot be pickled."""
+        """Return the state without the lock, which can't be pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -130,17 +130,18 @@ class StudySampler(BaseSampler):
 
 
 class AutotuneSampler(StudySampler):
-    """A Gaussian process of the values and one of the failures, for any Optuna study of one objective.
+    """Models values and failures with Gaussian processes, for any Optuna study with a single objective.
 
-    Without `space` the sampler uses the parameters that the objective suggests; they may be of any kind, and a trial
-    need not suggest all of them. `space` lists the feasible configs (parameter to value): the sampler then proposes
-    only these, each at most once, and `suggest` returns a trial's config. The model learns from trials that fail, are
-    pruned, return an infinite value or violate a constraint, and takes running trials into account. The proposal for a
-    trial depends only on the seed, the trial's number and the study. Several threads may use one sampler.
+    Without `space`, the sampler uses the parameters that the objective suggests. They can be of any kind, and a trial
+    needn't suggest all of them. If you know the feasible configs, list them in `space` (as dicts from parameter to
+    value): the sampler then proposes only these, each at most once, and `suggest` returns a trial's config. The model
+    learns from trials that fail, are pruned, return an infinite value or violate a constraint, and takes running trials
+    into account. Each proposal depends only on the seed, the trial's number and the study. Several threads may share
+    one sampler.
 
-    `constraints_func` is Optuna's: values above 0 are violations. `Trial.set_constraint` works without it.
+    `constraints_func` is the same as in Optuna: values above 0 are violations. `Trial.set_constraint` works without it.
 
-    Raises ValueError for a space without configs, and in a study of several objectives.
+    Raises ValueError for a space without configs, and in a study with several objectives.
     """
 
     def __init__(
@@ -154,16 +155,16 @@ class AutotuneSampler(StudySampler):
         super().__init__(self._rows or InferredSpaceModel(), seed=seed, constraints_func=constraints_func)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Add a trial's result; `Study.optimize` stops after the last feasible config."""
+        """Add a trial's result. After the last feasible config, `Study.optimize` stops."""
         super().after_trial(study, trial, state, values)
         if self._rows is not None and self._rows.exhausted:
             with contextlib.suppress(RuntimeError):  # outside `Study.optimize`
                 study.stop()
 
     def suggest(self, trial: Trial) -> Params:
-        """Choose a feasible config for a trial; return all parameters of the config.
+        """Choose a feasible config for a trial and return all of its parameters.
 
-        Raises ValueError if no space was given, SpaceExhausted if every config was proposed.
+        Raises ValueError if no space was given, and SpaceExhausted if every config has been proposed.
         """
         if self._rows is None:
             raise ValueError("AutotuneSampler: suggest needs the space of feasible configs: AutotuneSampler(space=...)")

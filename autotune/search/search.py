@@ -1,4 +1,4 @@
-"""Ask and tell through one in-memory Optuna study per tuning target, with its samplers."""
+"""Ask and tell, using one in-memory Optuna study per tuning target, with its samplers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from autotune.search.warm_start import WarmStart
 
 LOOK = 8
-"""Number of latest proposals that count; the most promising one determines the expected gain."""
+"""How many of the latest proposals are considered. The most promising one determines the expected gain."""
 LEAST = 1e-3
-"""Smallest significant difference of two log times."""
+"""The smallest difference between two log times that is significant."""
 AHEAD = 10
-"""Number of evaluations that an expected gain covers; each one counts with the gain of the most promising proposal."""
+"""How many evaluations an expected gain covers, each with the gain of the most promising proposal."""
 
 
 class Param(Protocol):
-    """A parameter's name and its ordered values."""
+    """A parameter's name and its values, in order."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Param(Protocol):
 
 
 class FeasibleSpace(Protocol):
-    """The part of a `SearchSpace` that a search needs."""
+    """What a search needs of a `SearchSpace`."""
 
     @property
     def template(self) -> str: ...
@@ -64,7 +64,7 @@ class FeasibleSpace(Protocol):
 
 
 def family_of(space: FeasibleSpace) -> Family:
-    """Convert a space to a family; in the Optuna study each parameter is named TEMPLATE.PARAM."""
+    """Convert a space to a family. In the Optuna study, each parameter is called TEMPLATE.PARAM."""
     params = {f"{space.template}.{param.name}": param.values for param in space.params}
     return Family(space.template, params, space.rows, space.padded_work)
 
@@ -72,13 +72,13 @@ def family_of(space: FeasibleSpace) -> Family:
 class Search:
     """Proposes configs of all families under one budget, each feasible config at most once.
 
-    `ask` depends only on the seed, the trial number, the told trials and the pending configs, so a search that resumes
-    from its `history` proposes the same configs as an uninterrupted one. The configs of the initial `design` come
-    first, then each family's default. If the complete space is no larger than `budget`, its configs then follow in
-    order; `budget` is the number of evaluations that are certain, and 0 if something else may end the search. Raises
+    `ask` depends only on the seed, the trial number, the told trials and the pending configs, so a search resumed from
+    its `history` proposes the same configs as an uninterrupted one. The configs of the initial `design` come first,
+    followed by each family's default. If the whole space is no larger than `budget`, its configs then follow in order.
+    `budget` is the number of evaluations that are certain to happen, or 0 if something else may end the search. Raises
     StudyError for an unknown sampler.
 
-    With `watch`, the default sampler's model predicts the gain of further evaluations, whichever sampler is used.
+    With `watch`, the default sampler's model predicts the gain from further evaluations, whichever sampler is used.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Search:
             self.tell(trial)
 
     def ask(self, number: int) -> Config | None:
-        """Return the config to evaluate as trial `number`; None if every feasible config was proposed."""
+        """Return the config to evaluate as trial `number`, or None if every feasible config has been proposed."""
         if not self._state.free.any():
             return None
         forced = self._begin(number, watch=self._watch)
@@ -137,19 +137,21 @@ class Search:
 
     @property
     def expected_gain(self) -> float | None:
-        """The fraction by which AHEAD more evaluations are expected to beat the best; None while that is unknown."""
+        """By what fraction AHEAD more evaluations are expected to beat the best, or None while that is unknown."""
         latest = [gain for gain in self._gains[-LOOK:] if gain is not None]
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
     def proposed_by(self, config: Config) -> str:
-        """Return the source of a config: the initial design's word, `default` for a family's default, or `search`."""
+        """Return where a config comes from: the initial design's word, `default` for a family's default, or
+        `search`.
+        """
         index = self._find(config)
         if index in self._designed:
             return self._by
         return "default" if index in self._defaults else "search"
 
     def tell(self, trial: Trial) -> None:
-        """Add a finished trial. A trial changes nothing if its config is in no space or was told before."""
+        """Add a finished trial. It is ignored if its config isn't in any space or was told before."""
         index = self._find(trial.config)
         if index is None:
             return
@@ -168,10 +170,10 @@ class Search:
             self._rows.follow(self._study)
 
     def _begin(self, number: int, *, watch: bool) -> int | None:
-        """Return the config that trial `number` gets regardless of the sampler; None if the sampler chooses.
+        """Return the config that trial `number` gets regardless of the sampler, or None if the sampler chooses.
 
-        Records that the initial design proposed the config. With `watch`, also records the gain that the model expects
-        of the next config, or None if the config is not the model's choice.
+        Records whether the initial design proposed the config. With `watch`, also records the gain that the model
+        expects from the next config, or None if it isn't the model's choice.
         """
         forced = self._forced()
         if self._design is not None and forced is not None:
@@ -182,9 +184,10 @@ class Search:
         return forced
 
     def _forced(self) -> int | None:
-        """Return the next config that no sampler chooses: from the initial design, a default, or a small space's next.
+        """Return the next config that isn't up to the sampler: from the initial design, a default, or a small space's
+        next one.
 
-        None if the sampler chooses. An exhausted design is dropped.
+        Returns None if the sampler chooses. An exhausted design is dropped.
         """
         if self._design is not None:
             told = {self._config(each.index): each.value for each in self._state.observations}
@@ -199,7 +202,7 @@ class Search:
         return int(np.argmax(self._state.free))
 
     def _find(self, config: Config) -> int | None:
-        """Return a config's index; None if the config is in no space."""
+        """Return a config's index, or None if it isn't in any space."""
         for space, offset in zip(self._spaces, self._state.offsets, strict=False):
             if space.template == config.template:
                 row = space.row_of(config)
@@ -213,7 +216,7 @@ class Search:
 
 
 DRAWS = 8
-"""Number of draws from TPE, if none is feasible and new, before the last is replaced by the nearest free config."""
+"""How often TPE is asked before its last draw, if none was feasible and new, is replaced by the nearest free config."""
 
 
 def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
@@ -222,7 +225,7 @@ def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial,
 
 
 def by_tpe(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-    """Choose the first feasible new draw of Optuna's TPE, or the free config nearest to the last draw."""
+    """Choose the first new and feasible draw of Optuna's TPE, or the free config nearest to the last draw."""
     state, encoding = rows.state, rows.encoding
     tpe = _tpe(int(rng.integers(2**32)))
     params: Params = {}
@@ -241,7 +244,7 @@ def _tpe(seed: int) -> TPESampler:
 
 
 def _params(tpe: TPESampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
-    """Draw all parameters once: first those that TPE samples jointly, then the others one by one."""
+    """Draw all parameters once: first those that TPE samples jointly, then the others one at a time."""
     tpe.before_trial(study, trial)
     params: Params = {}
     space = tpe.infer_relative_search_space(study, trial)

@@ -1,4 +1,4 @@
-"""Follow the trials of an Optuna study as rows of given spaces, and propose each feasible config at most once."""
+"""Follow an Optuna study's trials as rows of given spaces, and propose each feasible config at most once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 CONSTRAINTS = "constraints"
-"""Optuna's attribute of a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
+"""Optuna's attribute for a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
 FAILED = math.inf
 FARTHEST = 1e150
-"""Largest value; larger ones are replaced by it, so that differences are finite."""
+"""The largest value. It replaces larger ones, so that differences are finite."""
 
 
 def outcome(
@@ -34,9 +34,11 @@ def outcome(
     values: Sequence[float] | None,
     so_far: Sequence[float],
 ) -> float:
-    """Return the value to minimise; FAILED for a trial that failed, was pruned, is infinite or violates a constraint.
+    """Return the value to minimise, or FAILED for a trial that failed, was pruned, is infinite or violates a
+    constraint.
 
-    If a trial reported a value before it was pruned, that value counts, but as no better than the median of `so_far`.
+    If a trial reported a value before it was pruned, that value is used, but it is taken to be no better than the
+    median of `so_far`.
     """
     if any(amount > 0 for amount in amounts(trial).values()):
         return FAILED
@@ -64,26 +66,26 @@ def objective(
 
 
 def amounts(trial: FrozenTrial) -> dict[str, float]:
-    """Return the value of each constraint of a trial, violated above 0; Optuna stores them in two forms."""
+    """Return the values of a trial's constraints, which are violated above 0. Optuna stores them in two forms."""
     attributes = trial.system_attrs
     listed = {str(place): value for place, value in enumerate(attributes.get(CONSTRAINTS) or ())}
     return listed | {key: value for key, value in attributes.items() if key.startswith(f"{CONSTRAINTS}:")}
 
 
 CLAIM = "autotune:claim"
-"""Attribute of an Optuna trial that holds the parameters of the config proposed for the trial."""
+"""Attribute of an Optuna trial that contains the parameters of the config proposed for it."""
 
 
 class SpaceExhausted(TrialPruned):
-    """Every feasible config was proposed. Within `Study.optimize` the trial counts as pruned."""
+    """Every feasible config has been proposed. Within `Study.optimize`, the trial counts as pruned."""
 
 
 class ListedSpaceModel:
-    """The state of a study's trials over the rows of some spaces, and the choice of the next row.
+    """Tracks a study's trials over the rows of some spaces, and chooses the next row.
 
-    The state follows the study's trials. Trials that end in this process are added in the order in which they end;
-    other trials (from `Study.add_trial`, other processes, or enqueued) in the order of their numbers. If a config was
-    evaluated twice, the first trial counts. Trials of configs outside the spaces change nothing.
+    Trials that end in this process are added in the order in which they end. All others (from `Study.add_trial`, from
+    other processes, or enqueued) are added in the order of their numbers. If a config was evaluated twice, the first
+    trial counts. Trials of configs outside the spaces are ignored.
     """
 
     def __init__(
@@ -109,13 +111,13 @@ class ListedSpaceModel:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every feasible config was evaluated."""
+        """Whether every feasible config has been evaluated."""
         return not self.state.pending and not self.state.free.any()
 
     def suggest(self, trial: Trial) -> int:
-        """Make a trial suggest all parameters of the config chosen for it; return the config index.
+        """Make a trial suggest all parameters of the config chosen for it, and return the config's index.
 
-        Raises SpaceExhausted, and ValueError for a trial that was enqueued with an infeasible config.
+        Raises SpaceExhausted, and ValueError for a trial enqueued with an infeasible config.
         """
         _ = trial.relative_params  # Optuna samples on first access
         if trial.number not in self._asked:
@@ -131,7 +133,7 @@ class ListedSpaceModel:
     def propose(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution], rng: np.random.Generator
     ) -> Params:
-        """Choose a config for a trial; return its parameters.
+        """Choose a config for a trial and return its parameters.
 
         Raises SpaceExhausted, and ValueError if no free config has the parameters with which the trial was enqueued.
         """
@@ -150,7 +152,7 @@ class ListedSpaceModel:
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
 
     def _agreeing(self, trial: FrozenTrial, rng: np.random.Generator) -> int | None:
-        """Return a free config with the parameters with which a trial was enqueued; None if it was not enqueued."""
+        """Return a free config with the parameters with which a trial was enqueued, or None if it wasn't enqueued."""
         fixed: Params = trial.system_attrs.get(FIXED, {})
         if not fixed:
             return None
@@ -160,10 +162,10 @@ class ListedSpaceModel:
         return int(rng.choice(agreeing))
 
     def _claimed(self, study: Study, trial: FrozenTrial, index: int) -> bool:
-        """Claim a config for a trial; return False if another process has claimed the config in the meantime.
+        """Claim a config for a trial, or return False if another process has claimed it in the meantime.
 
-        Each process writes its claim before it reads the others' claims, so of two processes at least one sees the
-        other's claim.
+        Each process writes its own claim before it reads the others', so at least one of two processes sees the
+        other's.
         """
         params = self.encoding.params(index)
         study._storage.set_trial_system_attr(trial._trial_id, CLAIM, params)
@@ -173,7 +175,7 @@ class ListedSpaceModel:
     def independent(
         self, trial: FrozenTrial, name: str, distribution: BaseDistribution, _rng: np.random.Generator
     ) -> CategoricalChoiceType:
-        """Raise ValueError: all parameters of a config are chosen together."""
+        """Raise ValueError, because all parameters of a config are chosen together."""
         known = self.encoding.every
         if name in known and known[name] != distribution:
             raise ValueError(f"{name}: the feasible configs have {known[name]}, the trial suggests {distribution}")
@@ -194,7 +196,7 @@ class ListedSpaceModel:
             self.state.tell(index, outcome(study, trial, state, values, so_far))
 
     def follow(self, study: Study) -> None:
-        """Add the study's trials that are not known yet. For a different study, forget all earlier trials first."""
+        """Add the study's new trials. If it is a different study, forget all earlier trials first."""
         if study.study_name != self._study:
             if self._study is not None:
                 self.state.forget()
@@ -216,13 +218,13 @@ class ListedSpaceModel:
                 self.end(study, trial, trial.state, trial.values)
 
     def _take(self, number: int, index: int) -> None:
-        """Record the config of a trial."""
+        """Record which config a trial has."""
         self._asked[number] = index
         if self.state.free[index]:
             self.state.ask(index)
 
     def _drop(self, number: int) -> None:
-        """Forget the config of a trial; the config is free again unless another trial has it too."""
+        """Forget a trial's config, which is free again unless another trial has it too."""
         index = self._asked.pop(number, None)
         if index is not None and index not in self._asked.values():
             self.state.release(index)

@@ -1,4 +1,4 @@
-"""The state of the search: the feasible rows of every family in one list, and the evaluation of each."""
+"""The state of the search: the feasible rows of all families in a single list, and how each one was evaluated."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Family:
 
 
 class Neighbourhood:
-    """Looks up the rows of one family by their value indices.
+    """Looks up a family's rows by their value indices.
 
-    A row's hash is linear in its value indices, modulo 2^64 with fixed random multipliers, so a neighbour's hash is
-    the row's hash plus a difference. The probability that any two of 100,000 rows share a hash is 3e-10.
+    A row's hash is linear in its value indices, modulo 2^64 with fixed random multipliers, so a neighbour's hash is the
+    row's own plus a difference. The probability that any two of 100,000 rows have the same hash is 3e-10.
     """
 
     def __init__(self, family: Family) -> None:
@@ -50,7 +50,7 @@ class Neighbourhood:
         )
 
     def find(self, row: Ints) -> int | None:
-        """Return the position of a row of value indices; None if the row is infeasible."""
+        """Return the position of a row given by its value indices, or None if it is infeasible."""
         found = self._lookup(self._hash(row[None, :].astype(np.uint64)))
         return int(found[0]) if len(found) else None
 
@@ -70,7 +70,7 @@ class Neighbourhood:
         return hashes
 
     def _steps(self, position: int) -> Hashes:
-        """Return the changes of a row's hash, modulo 2^64, for each way to change one parameter."""
+        """Return how a row's hash changes, modulo 2^64, for each way to change one parameter."""
         now = self._rows[position][self._parameter]
         steps: Hashes = ((self._value - now) * self._multipliers[self._parameter])[self._value != now]
         return steps
@@ -89,7 +89,7 @@ class Neighbourhood:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A told trial of a feasible config: the index of the config, and its value, infinite if the config failed."""
+    """A told trial of a feasible config: the config's index and its value, which is infinite if it failed."""
 
     index: int
     value: float
@@ -118,17 +118,17 @@ class SearchState:
         return self.offsets[-1]
 
     def neighbourhood(self, family: int) -> Neighbourhood:
-        """Return the lookup for the rows of one family."""
+        """Return the lookup for a family's rows."""
         if family not in self._neighbourhoods:
             self._neighbourhoods[family] = Neighbourhood(self.families[family])
         return self._neighbourhoods[family]
 
     def free_of(self, family: int) -> npt.NDArray[np.bool_]:
-        """Return the part of `free` that belongs to one family."""
+        """Return that part of `free` that belongs to one family."""
         return self.free[self.offsets[family] : self.offsets[family + 1]]
 
     def family_of(self, index: int) -> int:
-        """Return the position of the family to which a config index belongs."""
+        """Return the position of the family that a config index belongs to."""
         return bisect.bisect_right(self.offsets, index) - 1
 
     def row(self, index: int) -> npt.NDArray[np.int16]:
@@ -138,18 +138,18 @@ class SearchState:
         return row
 
     def ask(self, index: int) -> None:
-        """Mark a config as asked for and not yet told."""
+        """Mark a config as asked for but not yet told."""
         self.free[index] = False
         self.pending.append(index)
 
     def release(self, index: int) -> None:
-        """Undo an ask, because another config was evaluated instead."""
+        """Undo an ask because a different config was evaluated."""
         if index in self.pending:
             self.pending.remove(index)
             self.free[index] = True
 
     def tell(self, index: int, value: float) -> None:
-        """Record the result of a config, unless one was recorded before."""
+        """Record a config's result, unless there already is one."""
         if index in self.pending:
             self.pending.remove(index)
         elif not self.free[index]:
@@ -158,7 +158,7 @@ class SearchState:
         self.observations.append(Observation(index, value))
 
     def forget(self) -> None:
-        """Return to the state before the first ask."""
+        """Go back to the state before the first ask."""
         self.observations.clear()
         self.pending.clear()
         self.free[:] = True
@@ -166,7 +166,8 @@ class SearchState:
     def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
         """Return a family's free config nearest to a row: by Hamming distance, then ordinal distance, then at random.
 
-        If the family has no free config, return a random one of another family. Raises LookupError if none is left.
+        If the family has no free config, return a random one from another family. Raises LookupError if there is none
+        left.
         """
         order = [family, *(other for other in range(len(self.families)) if other != family)]
         for here in order:

@@ -1,4 +1,4 @@
-"""Predict values and failures of untried points with Gaussian processes."""
+"""Predict the values and failures of untried points with Gaussian processes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 MODELLED_FROM = 3
-"""Minimum number of observed values for a model."""
+"""How many observed values a model needs at least."""
 FIT_EVERY = 8
-"""Number of new observations after which the weights are fitted again; it grows with the observations."""
+"""After how many new observations the weights are fitted again. This grows with the number of observations."""
 MODEL_ROWS = 256
-"""Maximum number of observations that a model is conditioned on."""
+"""On how many observations a model is conditioned at most."""
 CLIP = 2.0
-"""Controls how strongly values above the median are compressed, in units of the median's distance from the best."""
+"""How strongly values above the median are compressed, in units of the median's distance from the best."""
 TINY = 1e-100
 """Smallest unit of a scale, for equal values."""
 LEAST_CHANCE = 0.01
 """Lower bound of the chance of success."""
 LIKELY = 0.4
-"""Points with a smaller chance of success are left out if other points remain."""
+"""Points with a smaller chance of success are left out as long as other points remain."""
 DARE_EVERY = 25
-"""In one of this many proposals, points below LIKELY are included, so that no region is given up for ever."""
+"""One in this many proposals includes points below LIKELY, so that no region is given up forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scale of values for the models: 0 at the median, -1 at the best, compressed far above the median."""
+    """The scale of the models' values: 0 at the median, -1 at the best, and compressed far above the median."""
 
     median: float
     unit: float
@@ -57,7 +57,7 @@ class Scale:
 
 
 class Surrogate:
-    """Gaussian processes over the same points, with weights that depend only on the observations."""
+    """Gaussian processes over the same points. Their weights depend only on the observations."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -74,7 +74,7 @@ class Surrogate:
         log_noise: float = PRIOR_LOG_NOISE,
         joint: bool = False,
     ) -> Posterior:
-        """Model the scaled values; pending points are assumed to have the values that the model expects."""
+        """Model the scaled values, assuming that pending points have the values that the model expects."""
 
         def scaled(first: Floats) -> Floats:  # a later scale would differ after a resume
             return Scale.of(first, scale.least).warp(first)
@@ -91,13 +91,13 @@ class Surrogate:
         )
 
     def limit(self, place: int, points: Points, amounts: Floats) -> Posterior:
-        """Model the values of the constraint at position `place`, compressed far from 0."""
+        """Model the values of the constraint at position `place`, compressing them far from 0."""
         unit = max(float(median(np.abs(amounts))), TINY)
         targets: Floats = np.sign(amounts) * np.log1p(np.abs(amounts) / unit)
         return self._recent(f"limit {place}", points, targets, late=place % FIT_EVERY)
 
     def chances(self, points: Points, failed: Flags, asked: Points) -> Floats:
-        """Predict the chances of success at some points, with a process over the failures of the tried points."""
+        """Predict the chances of success at some points, using a process over the failures so far."""
         mean, _ = self._recent("failures", points, failed.astype(np.float64)).predict(asked)
         return np.clip(1.0 - mean, LEAST_CHANCE, 1.0)
 
@@ -118,9 +118,10 @@ class Surrogate:
         log_noise: float = PRIOR_LOG_NOISE,
         joint: bool = False,
     ) -> Weights:
-        """Return the weights of a process, fitted to its first points and their `scaled` targets.
+        """Return a process's weights, fitted to its first points and their `scaled` targets.
 
-        The fit is delayed by `late` observations. Delays differ between processes: no proposal waits for all fits.
+        The fit is delayed by `late` observations. These delays differ between processes, so that no proposal has to
+        wait for all fits.
         """
         fitted = fitted_at(len(points), late)
         observed = points[:fitted].tobytes(), log_noise, joint
@@ -132,9 +133,9 @@ class Surrogate:
 
 
 def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None) -> Floats:
-    """Return the logs of expected gain times chance of success; `tried` is the number of points tried so far.
+    """Return the logs of expected gain times chance of success. `tried` is the number of points tried so far.
 
-    Points with a chance below LIKELY and hopeless ones are left out, except in every DARE_EVERY-th proposal.
+    Hopeless points and those with a chance below LIKELY are left out, except in every DARE_EVERY-th proposal.
     """
     gain = gain + log_chances
     kept = log_chances >= np.log(LIKELY)
@@ -146,9 +147,9 @@ def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | 
 
 
 def fitted_at(observations: int, late: int = 0) -> int:
-    """Return the number of first observations to which weights are fitted; it grows by FIT_EVERY, later by a tenth.
+    """Return to how many of the first observations weights are fitted, which grows by FIT_EVERY and later by a tenth.
 
-    The result depends only on the number of observations, so that it is the same in a resumed search.
+    This depends only on the number of observations, so it is the same in a resumed search.
     """
     at = MODELLED_FROM
     if observations < at + late:
@@ -183,7 +184,9 @@ def _tail(t: Floats) -> Floats:
 
 
 def _kept(targets: Floats) -> Ints:
-    """Select the observations on which a model is conditioned: all, or the best and the latest if there are many."""
+    """Select the observations on which a model is conditioned: all of them or, if there are many, the best and the
+    latest.
+    """
     if len(targets) <= MODEL_ROWS:
         return np.arange(len(targets))
     best = np.argsort(targets, kind="stable")[: MODEL_ROWS * 3 // 4]

@@ -1,12 +1,12 @@
-"""space -> search: an initial design of the configs that a cost model predicts to be fastest, corrected by results.
+"""space -> search: an initial design of configs that a cost model predicts to be fastest, corrected by results.
 
-A Gaussian process for each family predicts the error of the cost model's log times, from the fastest trials of the
-nearest layers and devices. The inputs of the process are a config's parameters and all values that the header derives
+For each family, a Gaussian process predicts by how much the cost model's log times are wrong, based on the fastest
+trials of the nearest layers and devices. Its inputs are a config's parameters and all values that the header derives
 from the parameters and the problem, such as rows per thread, blocks over the output channels, registers and warps.
 Derived values carry over to other layers better than parameters. For example, a tile of 22 rows divides a layer's 80
-rows into four tiles of 20. On another layer 20 rows per thread are as good a choice, but a tile of 22 rows need not be.
-The feasible config with the smallest prediction comes next. The results of the layer's own first trials correct the
-predictions for later configs.
+rows into four tiles of 20. On another layer, 20 rows per thread are just as good a choice, but a tile of 22 rows need
+not be. The feasible config with the smallest prediction comes next. Results from the layer's own first trials correct
+the predictions for later configs.
 """
 
 from __future__ import annotations
@@ -40,48 +40,48 @@ WARM_START, COST_MODEL = "warm_start", "cost_model"
 """The source of a layer's first configs: the model corrected by similar layers, or the model alone."""
 
 MOST = 10
-"""Maximum number of configs that a search starts with."""
+"""With how many configs a search starts at most."""
 NEAREST = 8
-"""Maximum number of pairs of layer and device whose trials are used."""
+"""How many pairs of layer and device contribute trials at most."""
 NEAR = 4.0
-"""Maximum distance of the nearest layer and device for a warm start."""
+"""How far the nearest layer and device may be for a warm start."""
 FARTHEST = 12.0
 """Distance beyond which a layer is ignored, even if another one is near."""
 DEVIATION = 0.2
 """Standard deviation of a log time that the cost model does not explain."""
 SHARED = 0.6
-"""Share of the variance that belongs to a family on a layer as a whole; the rest belongs to its configs."""
+"""How much of the variance belongs to a family on a layer as a whole. The rest belongs to its configs."""
 SHARED_DECAY = 0.25
-"""Rate at which the information about a whole family decays with the distance of layer and device."""
+"""How fast information about a whole family decays with the distance of layer and device."""
 DECAY = 0.1
-"""Rate at which the information about a single config decays with the distance of layer and device."""
+"""How fast information about a single config decays with the distance of layer and device."""
 NOISE = 0.02
 """Variance of an error that does not depend on distance, relative to the square of DEVIATION."""
 FAILED = 1.0
-"""Amount by which the log time of a failed config is assumed to exceed its prediction."""
+"""By how much the log time of a failed config is assumed to exceed its prediction."""
 HOPE = 0.3
-"""Number of standard deviations by which a config is assumed to beat its prediction, once a config of the layer was
-tried. Without it, the proposals would be variants of one tile.
+"""By how many standard deviations a config is assumed to beat its prediction, once one of the layer's configs was
+tried. Without this, the proposals would all be variants of one tile.
 """
 AGAIN = 0.08
-"""Penalty, as a log time, on a family's next config for each pending config of the family, so that a misleading family
-does not get all configs before results arrive.
+"""Penalty, as a log time, on a family's next config for each of its pending configs, so that a misleading family
+doesn't get all configs before results arrive.
 """
 PREDICTED = 4000
-"""Number of random feasible configs of a family whose times the cost model predicts."""
+"""For how many random feasible configs of a family the cost model predicts times."""
 KEPT = 1000
-"""Number of the configs with the fastest predictions that are corrected by results."""
+"""How many of the configs with the fastest predictions are corrected by results."""
 NEIGHBOURS = 30
-"""Number of feasible configs nearest to each of the BEST tuned configs that are corrected as well."""
+"""How many feasible configs nearest to each of the BEST tuned configs are corrected as well."""
 BEST = 30
 
 
 class TunedTrial(Protocol):
-    """One of the fastest trials of a family on a layer and device."""
+    """One of a family's fastest trials on a layer and device."""
 
     @property
     def name(self) -> str:
-        """`study.layer` of a study that contains the trial's layer."""
+        """`study.layer`, for a study that contains the trial's layer."""
 
     @property
     def problem(self) -> Problem: ...
@@ -95,7 +95,7 @@ class TunedTrial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TunedLayer:
-    """A layer on a device that was tuned before, with its fastest trials."""
+    """A layer and device tuned before, with the fastest trials."""
 
     trials: tuple[TunedTrial, ...]
     distance: float
@@ -107,13 +107,13 @@ class TunedLayer:
         return f"{self.trials[0].name} on {self.trials[0].device.name}"
 
     def apart(self, other: TunedLayer) -> float:
-        """Return the distance of two tuned layers, including the distance of their devices."""
+        """Return the distance between two tuned layers, including that between their devices."""
         one, two = self.trials[0], other.trials[0]
         return layer_distance(one.problem, two.problem) + device_distance(one.device, two.device)
 
 
 class WarmStart:
-    """Proposes the first configs of a layer's search, each with the results that are known at that time."""
+    """Proposes the first configs of a layer's search, each based on the results known by then."""
 
     def __init__(self, layers: Sequence[TunedLayer], families: Sequence[_Family], most: int) -> None:
         self._families, self._most = families, most
@@ -122,9 +122,9 @@ class WarmStart:
         self.by = WARM_START if self.layers else COST_MODEL
 
     def next(self, known: Mapping[Config, float], pending: Sequence[Config]) -> Config | None:
-        """Return the next config; None once enough configs are known or pending.
+        """Return the next config, or None once enough configs are known or pending.
 
-        `known` has the log times of evaluated configs, infinite for failures.
+        `known` contains the log times of evaluated configs, infinite for failures.
         """
         if len(known) + len(pending) >= self._most:
             return None
@@ -134,7 +134,7 @@ class WarmStart:
     def proposal(
         self, known: Mapping[Config, float] = MappingProxyType({}), pending: Sequence[Config] = ()
     ) -> tuple[float, Config] | None:
-        """Return the smallest predicted log time and its config; None if no config is left."""
+        """Return the smallest predicted log time and its config, or None if there is no config left."""
         proposals = [family.propose(known, pending) for family in self._families]
         best = min(proposals, key=lambda proposal: proposal[0], default=None)
         return best if best is not None and best[0] < math.inf else None
@@ -149,9 +149,10 @@ def warm_start(
     model: CostModel,
     rates: Rates,
 ) -> WarmStart:
-    """Create an initial design of up to `most` configs for a search, given the calibrated rates of the device.
+    """Create a search's initial design of up to `most` configs, given the device's calibrated rates.
 
-    The design is empty if the device is not a GPU and no near layer was tuned, because the cost model is one of GPUs.
+    The design is empty if no near layer was tuned and the device isn't a GPU, because the cost model only describes
+    GPUs.
     """
     wanted = {space.template for space in spaces}
     layers = near(problem, device, [trial for trial in tuned if trial.config.template in wanted])
@@ -172,7 +173,9 @@ def warm_start(
 
 
 def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> list[TunedLayer]:
-    """Return the nearest layers and devices with their trials, nearest first; empty if even the nearest is too far."""
+    """Return the nearest layers and devices with their trials, nearest first, or nothing if even the nearest is too
+    far.
+    """
     groups: dict[tuple[Problem, tuple[str, str, int, int, int]], list[TunedTrial]] = {}
     for trial in tuned:
         groups.setdefault((trial.problem, trial.device.identity), []).append(trial)
@@ -186,7 +189,7 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Predictor:
-    """The cost model with the calibrated rates of one device; for other devices the model's recorded rates are used."""
+    """The cost model with one device's calibrated rates. Other devices use the model's recorded rates."""
 
     model: CostModel
     device: DeviceInfo
@@ -199,7 +202,7 @@ class _Predictor:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The trials of a family on the nearest layers."""
+    """A family's trials on the nearest layers."""
 
     positions: Positions
     """positions of the trials' values in the header [trials, params]"""
@@ -215,7 +218,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The configs of a family among which the design chooses, and their predictions."""
+    """The configs of a family from which the design chooses, and their predictions."""
 
     space: SearchSpace
     rows: Ints
@@ -227,9 +230,9 @@ class _Family:
     """the influence of each trial, made independent of earlier trials, on each config [trials, configs]"""
 
     def propose(self, known: Mapping[Config, float], pending: Sequence[Config]) -> tuple[float, Config]:
-        """Return the smallest prediction and its config. `known` has the layer's own log times.
+        """Return the smallest prediction and its config. `known` contains the layer's own log times.
 
-        The prediction is infinite if no config is left.
+        If no config is left, the prediction is infinite.
         """
         predicted, influence = self.predicted.copy(), self.influence
         indices = []
@@ -256,7 +259,7 @@ class _Family:
 
 
 def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _Predictor) -> _Known:
-    """Collect a family's trials on the layers, except trials of configs that the family no longer has."""
+    """Collect a family's trials on these layers, leaving out configs that the family no longer has."""
     positions = [np.empty((0, len(template.params)), np.intp)]
     views, numbers = [], []
     errors, times = [np.empty(0)], [np.empty(0)]
@@ -285,7 +288,7 @@ def _known(template: KernelTemplate, layers: Sequence[TunedLayer], predictor: _P
 def _family(
     space: SearchSpace, layers: Sequence[TunedLayer], known: _Known, predictor: _Predictor, offset: float
 ) -> _Family:
-    """Select a family's configs that are predicted to be fast or resemble fast configs elsewhere, and predict them.
+    """Select and predict those configs of a family that are predicted to be fast or resemble fast configs elsewhere.
 
     `offset` is the cost model's mean error over all families.
     """
@@ -310,13 +313,13 @@ def _family(
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:
-    """Return the correlation of configs at distance `apart`, on layers and devices at distance `distance`."""
+    """Return how much configs at distance `apart` correlate, on layers and devices at distance `distance`."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
 
 
 def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positions, predictor: _Predictor) -> Ints:
-    """Return the sampled configs with the smallest predictions, and the configs nearest to each source, in order."""
+    """Return the sampled configs with the smallest predictions and those nearest to each source, in order."""
     drawn = np.sort(np.random.default_rng(len(feasible)).permutation(len(feasible))[:PREDICTED])
     if len(drawn) > KEPT:
         predicted = predictor.log_us(bound, config_columns(bound, feasible[drawn]))
@@ -331,7 +334,7 @@ def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positi
 
 
 def _scaled(known: Singles, own: Singles) -> tuple[Singles, Singles]:
-    """Scale every feature of both views to the same spread, dropping constant features."""
+    """Scale every feature of both views to the same spread, dropping those that are constant."""
     spread: Singles = np.concatenate([known, own]).std(axis=0, dtype=np.float32)
     varies = spread > 0
     return known[:, varies] / spread[varies], own[:, varies] / spread[varies]
@@ -352,7 +355,9 @@ def positions_of(template: KernelTemplate, config: Config) -> Positions:
 
 
 def feasible_positions(space: SearchSpace) -> Positions:
-    """Return the feasible configs as positions in the header, even if a study limits the values [configs, params]."""
+    """Return the feasible configs as positions in the header, even if a study restricts the values [configs,
+    params].
+    """
     tables = [
         np.array([whole.values.index(value) for value in kept.values], dtype=np.intp)
         for whole, kept in zip(space.bound.template.params, space.params, strict=True)
