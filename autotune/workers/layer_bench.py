@@ -136,11 +136,19 @@ class LayerBench:
         verifier.still_right(source, tensors, partial(self._timed, passes, cold=cold))
 
     def _timed(self, passes: Passes, *, cold: bool) -> Sample:
-        """Take one sample of passes, after restoring the arrays if a pass changes its inputs."""
-        verifier = self.verifier
-        if verifier.changes_inputs:
-            verifier.restore(verifier.normal)
+        """Take one sample of passes. Without `cold`, the passes run once before.
+
+        The arrays are restored before each run if a pass changes its inputs.
+        """
+        if not cold:
+            self._restore_inputs()
+            passes.enqueue()
+        self._restore_inputs()
         return self._device.time(passes, cold=cold)
+
+    def _restore_inputs(self) -> None:
+        if self.verifier.changes_inputs:
+            self.verifier.restore(self.verifier.normal)
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
         """Check the outputs of the finalists. Raises Disproved with a message for each finalist that is wrong."""

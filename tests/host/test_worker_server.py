@@ -20,7 +20,7 @@ from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template, load_templates
 from autotune.measurement.dispatcher_check import Choices, ChoicesRequest
 from autotune.measurement.reference import check_program
-from autotune.problem import Conv2dProblem
+from autotune.problem import Conv2dProblem, Problem, make_problem
 from autotune.trial import Measured
 from autotune.workers.worker import (
     EvaluateRequest,
@@ -33,6 +33,7 @@ from tests.compiled import compiled
 from tests.host.watched import addresses, opened
 from tests.injected_faults import FAULTS, GOOD
 from tests.long_run import long_run
+from tests.operations import SAXPY, written
 
 pytestmark = pytest.mark.cxx
 
@@ -41,7 +42,7 @@ TARGET = Target("host")
 
 
 def kernel(
-    cxx: str, device: HostDevice, family: str | KernelTemplate, problem: Conv2dProblem = PROBLEM, **pinned: str
+    cxx: str, device: HostDevice, family: str | KernelTemplate, problem: Problem = PROBLEM, **pinned: str
 ) -> tuple[KernelSource, Binary]:
     """A family's first config with these values, compiled."""
     template = load_templates()[family] if isinstance(family, str) else family
@@ -50,6 +51,16 @@ def kernel(
     assert config is not None
     source = render(bound, config)
     return source, compiled(source.program, cxx=cxx)
+
+
+@pytest.mark.parametrize("cache", ["cold", "hot"])
+def test_an_array_that_a_pass_changes_is_restored_before_each_pass(cxx: str, cache: str, tmp_path: Path) -> None:
+    family = load_template(written(tmp_path / "saxpy", SAXPY))
+    problem = make_problem(family.operation, {"n": 5000})
+    device, server = opened(problem, cxx, short_us=1e9)
+    answer = server.answer(EvaluateRequest(*kernel(cxx, device, family, problem), cache, None))
+    assert isinstance(answer, Measured), answer
+    device.close()
 
 
 @pytest.mark.parametrize("cache", ["cold", "hot"])

@@ -189,15 +189,13 @@ class CudaDevice:
     def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Time the passes with events. The passes are queued while the device is busy before the first event.
 
-        With `cold`, the device is busy overwriting the L2 cache; otherwise the passes run once before. In addition, a
-        kernel that spins gives Python the time to queue several passes or hot passes.
+        With `cold`, the device is busy overwriting the L2 cache. In addition, a kernel that spins gives Python the time
+        to queue several passes or hot passes.
         """
         with rejecting():
             if cold:
                 self._flushes += 1
                 driver.memset_d8_async(int(self._flush), self._flushes % 251, self._flush_bytes)
-            else:
-                passes.enqueue()
             if passes.count > 1 or not cold:
                 self._spin(_SPIN_CLOCKS)
             self._clocks.begin()
