@@ -23,7 +23,7 @@ from autotune.checking.dependence import doubtful_declarations, loose_tolerance
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
-from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, family_names, run_on
+from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, OF_STUDY, NumberRange, family_names, run_on
 from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.run import open_evaluator
@@ -69,7 +69,7 @@ _COLUMNS = (
 @DATABASE
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=NumberRange(min=1),
     default=30,
     show_default=True,
     help="Time limit in seconds: of CPU time or by the clock, whichever passes more slowly.",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -139,7 +140,20 @@ DIRECTORIES = click.option(
     "--family-dir", "directories", multiple=True, type=click.Path(path_type=Path), help="A folder of kernel families."
 )
 JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parallel compilers; default: one per core.")
-SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+class NumberRange(click.FloatRange):
+    """A number in a range. click compares with the limits only, so it would accept NaN."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, or fail with a message about the option."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
+SECONDS = NumberRange(min=0, min_open=True)
 SHOWN_ROWS = 10
 """maximum number of rows of a long answer without --all"""
 ALL_ROWS = click.option("--all", "everything", is_flag=True, help=f"Print every row, not only the first {SHOWN_ROWS}.")

@@ -21,6 +21,7 @@ from autotune.cli.options import (
     LAYERS,
     SECONDS,
     STUDY,
+    NumberRange,
     run_on,
 )
 from autotune.cli.output import note
@@ -65,7 +66,7 @@ FINALS_SECONDS = click.option(
 )
 @click.option(
     "--min-gain",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=NumberRange(0, 1, min_open=True, max_open=True),
     help="Stop when ten more evaluations are expected to gain less than this fraction.",
 )
 @FAMILIES

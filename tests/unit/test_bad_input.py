@@ -435,6 +435,16 @@ def test_more_rows_than_a_database_counts(autotune: Command, filled: Path) -> No
 
 
 @pytest.mark.parametrize(
+    "command",
+    [("check", "direct", "--seconds"), ("tune", "quickstart", "--time-budget"), ("query", "SELECT 1", "--timeout")],
+)
+def test_a_time_limit_that_is_not_a_number(autotune: Command, command: tuple[str, ...]) -> None:
+    finished = autotune(*command, "nan")
+    assert finished.code == 2
+    assert f"Invalid value for '{command[-1]}': 'nan' is not a number." in finished.err
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "DELETE FROM trials",
