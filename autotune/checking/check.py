@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
@@ -15,6 +16,7 @@ from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.other_sizes import OtherProblems, runtimes, within
 from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
+from autotune.checking.unset_variables import dependence_on_unset
 from autotune.compilation.compile import Binary
 from autotune.errors import DeviceError, DeviceLost, Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -90,6 +92,17 @@ def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
             f"give --device host, host:check or cuda:N"
         )
     return evaluator
+
+
+def _rejection(on: Evaluator, source: KernelSource) -> Rejected | None:
+    """Compile a kernel, verify it once, and return its rejection, if any."""
+    try:
+        binary = on.compile(source).result()
+        on.begin_layer(source.problem)
+        checker_of(on).verify(source, binary, once=True)
+    except Rejected as rejected:
+        return rejected
+    return None
 
 
 class Stopwatch:
@@ -295,9 +308,12 @@ class FamilyCheck:
                 seconds = run_took.seconds / _units(source.problem)
                 per_size = min(per_size or seconds, seconds)  # a small size takes mostly fixed costs
                 self._note_blocks(source)
+            source = first
+            if factors and (unset := dependence_on_unset(first, binary, partial(_rejection, on))):
+                raise Rejected(Outcome.WRONG_RESULT, "unwritten", unset)
         except Rejected as rejected:
             message = with_source_lines(rejected.message, template, source, self._evaluator.info)
-            if errors:
+            if len(run) > len(errors) > 0:
                 right = ", ".join(map(by, run[:-1]))
                 message = f"wrong for {source.problem.at_runtime}, right for {right} with the same binary: {message}"
             return CheckRow(source, tuple(run), rejected.outcome, rejected.reason, message, None, factors, device)

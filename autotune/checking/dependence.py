@@ -6,20 +6,21 @@ than the errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from statistics import median
 from typing import cast
 
 from autotune.checking.check import CheckRow
+from autotune.checking.other_sizes import axes
 from autotune.errors import TemplateError
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
-from autotune.measurement.unread_inputs import ALLOWED
 from autotune.operation.declarations import SCALAR
 from autotune.operation.operation import FILE
-from autotune.operation.storage_types import TYPES
-from autotune.problem import Problem, valid_problems
+from autotune.operation.storage_types import FLOATS, TYPES
+from autotune.problem import Problem, make_problem, valid_problems
 from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax of one column ignores the input
@@ -29,6 +30,7 @@ _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convoluti
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
 _TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
+_SLOW = 0.2  # FLOPs that grow more slowly with a size than this share of the arrays' growth leave the size out
 _LEAST = 1e-5  # smallest tolerance to propose, because small problems have small errors
 
 
@@ -39,18 +41,35 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
     """
     if not problems:
         return []
-    folder = problems[0].operation.folder
+    declared = problems[0].operation
+    folder = declared.folder
     warnings: list[str] = []
-    if in_numpy(problems[0].operation):
+    if in_numpy(declared):
         with suppress(TemplateError, WorkerLost):  # if the reference fails, each row of the check reports the error
             warnings += _of_reference(problems[:_MOST_PROBLEMS])
     warnings += [f"warning: {folder / FILE}: {told}" for told in _alike(problems)]
-    for place, name in enumerate(problems[0].operation.runtime):
-        twice = {one: partial(one.with_runtime_at, place, 2 * one.runtime_sizes[place]) for one in problems}
-        grown = [(one, other) for one, larger in twice.items() for other in valid_problems([larger])]
-        if grown and all(one.flops == other.flops for one, other in grown):
-            warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {name}")
+    for size in dict.fromkeys((*declared.runtime, *(axis for problem in problems for axis in axes(problem)))):
+        if (shares := list(_growth(problems, size))) and median(shares) < _SLOW:
+            warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {size}")
     return [*warnings, *_too_many_products(problems)]
+
+
+def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
+    """Yield how fast each problem's FLOPs grow with a size, as a share of the growth of its arrays.
+
+    If an array has indices, only outputs count, and any growth is enough: most elements of a lookup table may not be
+    read, and most FLOPs may belong to the elements that indices select.
+    """
+    for one in problems:
+        looked_up = any(array.dtype not in FLOATS for array in one.filled)
+        twice = partial(make_problem, one.operation, {**one.values, size: 2 * int(one.values[size])})
+        for other in valid_problems([twice]):
+            before, after = (
+                sum(array.elements for array in (each.outputs if looked_up else each.arrays)) for each in (one, other)
+            )
+            if after > before:
+                more = other.flops / max(1, one.flops) - 1
+                yield float(more > 0) if looked_up else more / (after / before - 1)
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
@@ -75,10 +94,10 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
         return []
     declared, source = rows[0].problem.operation, max((row.source for row in rows), key=lambda each: each.error_factor)
     warnings = []
-    if source.error_factor > 1 and (allowed := allowed_error(source)) > ALLOWED:
+    if source.error_factor > 1:
         warnings.append(
             f"warning: {source.config.template}: error_factor = {source.error_factor}: kernels pass whose outputs are "
-            f"wrong by {100 * allowed:.2g} %"
+            f"wrong by {100 * allowed_error(source):.2g} %"
         )
     for output in rows[0].problem.outputs if declared.bounds.model == "tolerance" else ():
         parts = (row.error.of_tolerance.get(output.name) for row in rows if row.error)

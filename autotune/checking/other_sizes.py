@@ -35,6 +35,7 @@ _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # limits for a problem with a 
 _WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and a multiple of 512
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 8192: a prime, a multiple of 8 and of 64; beyond 5000: an odd number
 _MODULUS, _VECTOR = 32, 8  # sizes get all remainders modulo 32 (a warp or a tile) and modulo 8 (a vector)
+_WIDER = 8  # sizes up to this many times 32, where a rounded reciprocal no longer divides exactly
 _TRIES = 12  # maximum number of problems to try until the family supports one
 _VECTORS = (1, 2, 4, 8)  # elements beyond whole tiles: 1, or the smallest number that a kernel with vectors supports
 _MOST_EXTENT, _MOST_TILES = 1024, 2  # maximum extent of a tile, and maximum number of whole tiles along an axis
@@ -142,15 +143,22 @@ class OtherProblems:
         return None
 
     def _with_remainders(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Set each size in turn to the first new remainder that the family supports together with the earlier sizes."""
+        """Set each size in turn to the first new remainder that the family supports together with the earlier sizes.
+
+        A size gets a random multiple of 32, or stays near its own value if the problem would take long.
+        """
         found: tuple[BoundTemplate, Config] | None = None
         sizes: dict[str, int] = {}
         for name in self._rng.permutation(axes(bound.problem)).tolist():
             left = self._remainders.get(name) or self._in_random_order()
+            own, wider = int(bound.problem.values[name]) // _MODULUS, int(self._rng.integers(_WIDER))
             for remainder in left[:_TRIES]:
                 left.remove(remainder)
-                size = (int(bound.problem.values[name]) // _MODULUS * _MODULUS + remainder) or _MODULUS
-                other = self._supported(bound, config, {**sizes, name: size}, _QUICK_FLOPS, _QUICK_ELEMENTS)
+                for times, *limits in (wider, _EACH_FLOPS, _EACH_ELEMENTS), (own, _QUICK_FLOPS, _QUICK_ELEMENTS):
+                    size = (times * _MODULUS + remainder) or _MODULUS
+                    other = self._supported(bound, config, {**sizes, name: size}, *limits)
+                    if other:
+                        break
                 if other:
                     found, sizes[name] = other, size
                     break

@@ -43,7 +43,7 @@ SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-
 UNSET = "-ftrivial-auto-var-init="
 """Flag for the content of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or `zero`.
 """
-FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", *SEMANTICS)
+FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", "-Wuninitialized", "-Wmaybe-uninitialized", *SEMANTICS)
 CHECK_FLAGS = (
     f"{UNSET}zero",
     *("-O1", "-g1", "-march=native", *SEMANTICS),
@@ -109,7 +109,7 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     for entry in program.entries:
         if f"\0_Z{len(entry)}{entry}".encode() in image:
             raise no_kernel(entry)  # nvcc would not find this name, although it would link here
-    resources = _resources(image, program.text, dynamic=set(names))
+    resources = _resources(image, program, dynamic=set(names))
     return Binary(target, image, resources, log, program.entries)
 
 
@@ -239,11 +239,18 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
         os.close(output)
 
 
-def _resources(image: bytes, text: str, *, dynamic: set[str]) -> Resources:
-    """Return the shared and constant memory that a program declares. Raises Rejected above ptxas's limits."""
+def _resources(image: bytes, program: Program, *, dynamic: set[str]) -> Resources:
+    """Return the shared and constant memory that a program declares. Raises Rejected above ptxas's limits.
+
+    A variable inside a kernel belongs to this kernel; any other variable counts for each kernel.
+    """
     variables = symbols(image)
-    shared = sum(v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic)
-    constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(text)) if name in variables)
+    declared = {name: v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic}
+    inside = tuple(f"_ZZ{len(entry)}{entry}" for entry in program.entries)
+    everywhere = sum(size for name, size in declared.items() if not name.startswith(inside))
+    own = (sum(size for name, size in declared.items() if name.startswith(kernel)) for kernel in inside)
+    shared = everywhere + max(own)
+    constants = sum(variables[name].size_bytes for name in set(_CONSTANT.findall(program.text)) if name in variables)
     for used, most, what in (
         (shared, STATIC_SMEM_BYTES, "shared data"),
         (constants, CONSTANT_BYTES, "global constant data"),

@@ -71,7 +71,7 @@ __device__ inline void filled_integers(typename Stored::element* to, wide elemen
     }
 }
 
-// Values that normal data do not have. The units of the first axis take turns: numbers around `mean` (unless it is 0); numbers
+// Values that normal data do not have. The units of the first axis take turns: numbers around `mean` or -`mean` (unless it is 0); numbers
 // times `large`, and times `small` (unless that is 0); nothing but 0 where `zeros`; below -`extreme`, above it, with the largest or the least number in the last place of each
 // row, zeros of both signs, and numbers times `tiny`; where `special`, minus infinity alone, and a NaN, an infinity and minus
 // infinity in one place of every second row, among whole numbers and zeros if it is 2.
@@ -86,7 +86,7 @@ __device__ inline void put_edges(typename Stored::element* to, wide elements, wi
         const double infinity = __builtin_huge_val(), value = Stored::to_double(to[i]);
         double edge = value;
         if (kind < of_mean) {
-            edge = value + mean;
+            edge = value + (mixed(static_cast<bits64>(at / unit + period)) % 2 == 0 ? mean : -mean);
         } else if (kind < of_small) {
             edge = value * (kind < of_large ? large : small);
         } else if (kind < of_zeros) {

@@ -40,7 +40,7 @@ class Edges:
 
     arrays: tuple[Array, ...]
     mean: float = 0.0
-    """some numbers lie around this mean"""
+    """some numbers lie around this mean, some around its negative"""
     special: bool = False
     """whether there are NaN and infinities"""
     large: float = 0.0
@@ -68,7 +68,8 @@ class Edges:
         return mean, large, small, np.int32(self.zeros), *others, np.int32(special)
 
     def __str__(self) -> str:
-        told = [f"numbers around {self.mean:g}"] * bool(self.mean) + ["NaN and infinities"] * self.special
+        told = [f"numbers around {self.mean:g} and {-self.mean:g}"] * bool(self.mean)
+        told += ["NaN and infinities"] * self.special
         told += [f"numbers {self.large:g} times larger"] * bool(self.large)
         told += [f"numbers {1 / self.small:g} times smaller"] if self.small else []
         told += ["nothing but zeros"] * self.zeros

@@ -1,7 +1,7 @@
 """Run an operation's NumPy reference to find doubtful declarations.
 
-These are inputs that don't change any output, outputs that don't depend on the test data, tolerances that are large
-compared to the outputs, and too few FLOPs.
+These are inputs that don't change any output, outputs that don't depend on the test data, and tolerances that are
+large compared to the outputs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ ALLOWED = 2.0**-8
 _NARROW = 1 << 15  # smaller numbers fit into 16 bits
 _DRAWS = 8  # draws of all inputs before an element of an output counts as independent of them
 _MOST_ELEMENTS = 1 << 16  # maximum elements of an output to compare
-_READ = 2  # elements of an input per FLOP, above which the declared FLOPs are too few
-_CHANGED = 32  # number of elements of an input to change, one at a time
 
 
 def doubtful_data(problems: Sequence[Problem]) -> list[str]:
@@ -58,7 +56,6 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
         f"warning: {declared.folder / DATA}: {name} is the same in every run: a kernel that does not read it passes"
         for name in _alike(problems)
     ]
-    warnings += [f"{file}: {words}" for words in _too_few_flops(problems)]
     allowed = _allowed(problems) if declared.bounds.model == "tolerance" else {}
     warnings += [
         f"{file}: errors: kernels pass whose {name} is wrong by {100 * error:.2g} %"
@@ -71,32 +68,6 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
 def _is_wide(output: Array) -> bool:
     """Return whether an output consists of integers with more than 16 bits."""
     return output.dtype not in FLOATS and TYPES[output.dtype].size_bytes > 2
-
-
-def _too_few_flops(problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield a warning if the outputs depend on far more elements of an input than there are FLOPs.
-
-    Only the input with the most elements per FLOP is checked. Some of its elements are changed one at a time, because a
-    lookup table may have more elements than the operation reads.
-    """
-    pairs = [(array, problem) for problem in problems for array in problem.filled if array.fill in DRAWN]
-    array, problem = max(pairs, key=lambda pair: pair[0].elements / max(1, pair[1].flops), default=(None, None))
-    if array is None or problem is None or array.elements <= _READ * problem.flops:
-        return
-    data = _draw(problem, 0)
-    before = numpy_reference(problem, data)
-    read = 0
-    for place in np.random.default_rng(0).integers(array.elements, size=_CHANGED):
-        changed = data[array.name].copy()
-        changed[place] = array.whole_bounds[1] if changed[place] != array.whole_bounds[1] else array.whole_bounds[0]
-        after = numpy_reference(problem, {**data, array.name: changed})
-        read += any(not np.array_equal(one.value, other.value) for one, other in zip(before, after, strict=True))
-    elements = array.elements * read // _CHANGED
-    if elements > _READ * problem.flops:
-        yield (
-            f"cost.flops is {problem.flops} of {problem}, whose outputs depend on about {elements} elements of "
-            f"{array.name}; if FLOPs are too few, the roofline is too low"
-        )
 
 
 def _alike(problems: Sequence[Problem]) -> tuple[str, ...]:

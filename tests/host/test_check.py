@@ -164,6 +164,15 @@ def test_a_wide_bound_keeps_whole_numbers(tmp_path: Path, host: DeviceEvaluator)
     assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "inexact")
 
 
+@pytest.mark.parametrize("use", every(2, ["unset * 0.0f", "fmaxf(unset, 0.0f)"]))
+def test_a_variable_without_a_value_is_named(use: str, tmp_path: Path, host: DeviceEvaluator) -> None:
+    """Outputs are right with the contents that the host's compiler gives to such variables."""
+    template = family(tmp_path, "        y[at] = sum;", f"        float unset;\n        y[at] = sum + {use};")
+    (row,) = FamilyCheck(CasePlan(template, host.info), host).rows(most=1)
+    assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "unwritten")
+    assert "that nothing has set, unset (kernel.cu:" in row.message
+
+
 def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: DeviceEvaluator) -> None:
     own = Layer("own", Conv2dProblem(1000, 4, 10, 9, 6, 3, 3, pad_h=1))
     other = Layer("other", Conv2dProblem(2, 4, 10, 9, 6, 3, 3, dtype="f16"))

@@ -67,7 +67,12 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "warning",
     ),
     ("softmax", "FLOPs without columns"): Defect(
-        (('flops = "5 * rows * columns"', 'flops = "5 * rows"'),), "whose outputs depend on about", "warning"
+        (('flops = "5 * rows * columns"', 'flops = "5 * rows"'),), "cost.flops does not grow with columns", "warning"
+    ),
+    ("gemm", "FLOPs without the depth"): Defect(
+        (('flops = "2 * batch * m * n * k"', 'flops = "2 * batch * m * n"'),),
+        "cost.flops does not grow with k",
+        "warning",
     ),
     ("stencil", "an input that nothing reads"): Defect(
         (
@@ -189,6 +194,11 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ("softmax", "an error_factor of 1000"): Defect(
         (("[supports]", 'error_factor = "1000"\n\n[supports]'), ("1.0f / sum", "1.001f / sum")),
         "error_factor = 1000: kernels pass whose outputs are wrong by 1 %",
+        "warning",
+    ),
+    ("softmax", "an error_factor of 40"): Defect(
+        (("[supports]", 'error_factor = "40"\n\n[supports]'), ("1.0f / sum", "1.0003f / sum")),
+        "error_factor = 40: kernels pass whose outputs are wrong by 0.04 %",
         "warning",
     ),
     ("new-op", "an error_factor of 200000, and bf16 inputs"): Defect(

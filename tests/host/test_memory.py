@@ -52,8 +52,13 @@ def test_resources_of_a_program(bench: Bench) -> None:
         a[threadIdx.x] = b[threadIdx.x % 7] = smem[threadIdx.x];
         y[0] = a[1] + w_const[2];
     }
+    extern "C" __global__ void other(float* y) {
+        __shared__ float c[90];
+        c[threadIdx.x] = y[threadIdx.x];
+        y[1] = c[1];
+    }
     """
-    resources = compiled(Program(text, ("k",)), cxx=bench.cxx).resources
+    resources = compiled(Program(text, ("k", "other")), cxx=bench.cxx).resources
     assert (resources.static_smem_bytes, resources.constant_bytes) == (407, 40)
 
 
