@@ -1,4 +1,4 @@
-"""Rows of `diff` -> their cells, such as which side is faster; and find the side that a word stands for."""
+"""Rows of `diff` -> their cells, such as which side is faster, and the side that a word stands for."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def _study(study: StudyRow) -> Side:
 
 
 def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """Yield the rows of `Store.results.diff`, with more cells that are computed from the columns.
+    """Yield the rows of `Store.results.diff`, with additional cells computed from the columns.
 
-    `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, and `same`
-    otherwise. `only A` and `only B` mean that the other side has no kernel. `not comparable` means that one kernel was
+    `verdict` is `faster` or `slower` if the second side is faster or slower by more than the noise, and otherwise
+    `same`. `only A` and `only B` mean that the other side has no kernel. `not comparable` means that one kernel was
     timed with launch gaps and the other in a CUDA graph.
     """
     for row in rows:
@@ -89,7 +89,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
 
 
 def _uncertainty(row: Mapping[str, Any], side: str) -> float:
-    """Return the uncertainty of the median of the samples, as a fraction of the median."""
+    """Return how uncertain the samples' median is, as a fraction of it."""
     samples_us, median_us = json.loads(row[f"{side}_samples_us"]), row[f"{side}_us"]
     return float(median_half_width(samples_us) / median_us) if samples_us and median_us else 0.0
 
@@ -106,7 +106,7 @@ def _verdict(row: Mapping[str, Any], noise: float | None) -> str:
 
 
 def _changes(before: Config, after: Config) -> str:
-    """List the changes between two configs, such as `bands=1->3`."""
+    """List what changed between two configs, such as `bands=1->3`."""
     if before.template != after.template:
         return f"{before.template}->{after.template}"
     old = before.params

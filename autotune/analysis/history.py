@@ -1,4 +1,4 @@
-"""Rows of `history` -> their cells: how the best time of a layer improved, event by event."""
+"""Rows of `history` -> their cells: how a layer's best time improved, event by event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.trial import LONG_US
 
 
 def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """Yield the rows of `Store.results.history`, with more cells that are computed from the columns."""
+    """Yield the rows of `Store.results.history`, with additional cells computed from the columns."""
     for row in rows:
         yield {
             **row,
@@ -41,9 +41,9 @@ def _finals_note(row: Mapping[str, Any]) -> str:
 
 
 def caveat(verdict: Verdict, launch: str | None, accuracy: str) -> str:
-    """Return why a verdict is invalid or compares different work; empty if neither applies.
+    """Return why a verdict is invalid or compares different work, or "" if neither applies.
 
-    `launch` and `accuracy` describe the winner; `launch` is None if no sample of the winner is stored.
+    `launch` and `accuracy` describe the winner. If no sample of the winner is stored, `launch` is None.
     """
     short = min(verdict.median_us, verdict.against_us) < LONG_US
     if verdict.against.startswith(tuple(BASELINES)) and launch == "stream" and short:

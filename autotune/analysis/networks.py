@@ -1,4 +1,4 @@
-"""best -> networks: the layers of a network with their shares of the total time, rivals and floors, and the totals."""
+"""best -> networks: a network's layers with their shares of the total time, rivals and floors, and the totals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLayer:
-    """A layer of a network, and the layer's fastest kernel among the accuracy classes that may win."""
+    """A network's layer, with its fastest kernel among the accuracy classes that may win."""
 
     layer: Layer
     kernel: BestWithRoofline | None
@@ -28,7 +28,7 @@ class NetworkLayer:
     """the fastest library or baseline that the study admits, in the finals that the kernel won"""
 
     def times(self, time_us: float | None) -> float | None:
-        """Multiply the time of one run by the number of times that the network runs the layer."""
+        """Multiply the time of one run by how often the network runs the layer."""
         return None if time_us is None else self.layer.count * time_us
 
     @property
@@ -65,17 +65,17 @@ class Network:
 
     @property
     def time_us(self) -> float | None:
-        """Total time of the layers that have a kernel; None if no layer has a kernel."""
+        """Total time of the layers that have a kernel, or None if there are none."""
         return sum(us for one in self.layers if (us := one.times(one.time_us)) is not None) or None
 
     @property
     def floor_us(self) -> float | None:
-        """Total of the floors; None if the floor of a layer is unknown."""
+        """Total of the floors, or None if one of them is unknown."""
         return _whole([one.times(one.floor_us) for one in self.layers])
 
     @property
     def rival_us(self) -> float | None:
-        """Total time of the rivals; None if a layer has no rival."""
+        """Total time of the rivals, or None if a layer has none."""
         return _whole([one.times(one.rival_us) for one in self.layers])
 
     def share(self, one: NetworkLayer) -> float | None:
@@ -85,7 +85,7 @@ class Network:
 
     @property
     def verdict(self) -> str | None:
-        """The verdict against all rivals together; the noise of the measurements is not considered."""
+        """The verdict against all rivals together, without considering the measurements' noise."""
         if self.time_us is None or self.rival_us is None:
             return None
         ratio = self.rival_us / self.time_us
@@ -93,7 +93,7 @@ class Network:
 
 
 def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> list[Network]:
-    """Total a study's best kernels by device and measurement mode; a single layer without a rival has no total."""
+    """Total a study's best kernels by device and measurement mode. A single layer without a rival has no total."""
     layers = [row.layer for row in store.studies.layers(name) if row.study == name]
     if any(kernel.best.study != name for kernel in kernels):
         return []
@@ -120,7 +120,7 @@ def networks(store: Store, name: str, kernels: Sequence[BestWithRoofline]) -> li
 
 
 def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Sequence[str]) -> Verdict | None:
-    """Return the fastest rival of the admitted classes in the latest finals that made a kernel the best."""
+    """Return the fastest rival in the admitted classes, from the latest finals that made a kernel the best."""
     held = [row for row in finals if row.winner.id == kernel.best.row.id]
     if not held or kernel.best.decided_by != "finals":
         return None
@@ -129,9 +129,9 @@ def rival_of(kernel: BestWithRoofline, finals: Sequence[FinalsRow], admitted: Se
 
 
 def stored_study(store: Store, name: str) -> Study:
-    """Return the study as it was last tuned, with operations that are bundled or stored with the study's layers.
+    """Return the study as it was last tuned, with operations that are bundled or stored with its layers.
 
-    If the text of the study cannot be parsed, the returned study has no layers.
+    If the study's text can't be parsed, it has no layers.
     """
     text = next((row.text for row in reversed(store.studies.list()) if row.name == name), "")
     with contextlib.suppress(StudyError):

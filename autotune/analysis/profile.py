@@ -1,8 +1,8 @@
 """trials -> Nsight Compute -> counters of kernel launches: occupancy, efficiency, traffic, stalls.
 
 `ncu` runs `autotune.workers.profiled` and prints a CSV table with a line of column names, a line of units, and a line
-for each launch. One process launches all kernels of a problem, because starting a process and filling the arrays takes
-longer than profiling most kernels.
+for each launch. All kernels for one problem are launched by one process, because starting a process and filling the
+arrays takes longer than profiling most kernels.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "active_threads": ("smsp__thread_inst_executed_per_inst_executed.ratio",),
     "shared_load_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
 }
-"""The ncu counters for each number of KernelProfile; the first counter that the device has is used."""
+"""The ncu counters behind each number in KernelProfile. The first one that the device has is used."""
 STALLS = (
     *("barrier", "branch_resolving", "dispatch_stall", "drain", "gmma", "imc_miss", "lg_throttle", "long_scoreboard"),
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
     *("sleeping", "tex_throttle", "wait"),
 )
-"""Reasons why a warp does not issue, as ncu names them; `selected` is left out because it is not a stall."""
+"""Reasons why a warp doesn't issue, as ncu calls them; `selected` is left out because it isn't a stall."""
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _SCALE = {  # unit to the factor that converts it to microseconds, bytes or a fraction
     "%": 1e-2,
@@ -97,7 +97,7 @@ class Profiled:
 
 
 class Profiler:
-    """Runs Nsight Compute with the counters that it is known to support."""
+    """Runs Nsight Compute with those counters that it is known to support."""
 
     def __init__(self, ncu: Path) -> None:
         """Run `ncu --version`. Raises ToolchainError if ncu does not start."""
@@ -106,9 +106,9 @@ class Profiler:
         self._wanted = [*(name for names in COUNTERS.values() for name in names), *map(_STALL.format, STALLS)]
 
     def profile(self, device: str, kernels: Sequence[Kernel]) -> Profiled:
-        """Run every stage of the kernels once under ncu. The kernels must all compute the same problem.
+        """Run all of the kernels' stages once under ncu. The kernels must all be for the same problem.
 
-        Raises ToolchainError if ncu may not read the device's counters, or fails for another reason.
+        Raises ToolchainError if ncu isn't allowed to read the device's counters, or fails for another reason.
         """
         stages = [[stage.entry for stage in source.stages] for source, _ in kernels]
         entries = [entry for kernel in stages for entry in kernel]
@@ -133,7 +133,7 @@ class Profiler:
 
 
 def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
-    """Assign launches to kernels by the number of stages; a kernel with missing launches gets no launch."""
+    """Assign launches to kernels by the number of stages. A kernel whose launches aren't all there gets none."""
     ends = list(accumulate(counts))
     return tuple(
         tuple(replace(launch, position=at) for at, launch in enumerate(launches[end - count : end]))
@@ -145,7 +145,7 @@ def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A trial with its kernel, ready to be profiled."""
+    """A trial and its kernel, ready to be profiled."""
 
     row: TrialRow
     source: KernelSource
@@ -159,9 +159,9 @@ def compiled(
     families: Mapping[str, KernelTemplate],
     say: Callable[[str], None],
 ) -> tuple[Compiled, ...]:
-    """Compile the kernels of trials. A kernel whose text is not stored is rendered again.
+    """Compile trials' kernels. A kernel whose text isn't stored is rendered again.
 
-    `say` is called with a line about each kernel that is not available.
+    `say` is called with a line about each kernel that isn't available.
     """
     found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
     for row in rows:
@@ -186,7 +186,8 @@ def profile_trials(
 ) -> list[ProfileRow]:
     """Profile kernels, with one process per problem, and store the profiles after each process.
 
-    `say` is called with a line about each kernel that a process did not reach. Raises the errors of `Profiler.profile`.
+    `say` is called with a line about each kernel that a process didn't reach. Raises the same errors as
+    `Profiler.profile`.
     """
     problems = list(dict.fromkeys(kernel.source.problem for kernel in kernels))
     in_turn = sorted(kernels, key=lambda kernel: problems.index(kernel.source.problem))
@@ -203,9 +204,9 @@ def profile_trials(
 
 
 def parse_ncu(text: str, tool: str) -> tuple[KernelProfile, ...]:
-    """Parse the launches in the table that `ncu --csv --page raw` prints; other lines are ignored.
+    """Parse the launches in the table printed by `ncu --csv --page raw`, ignoring other lines.
 
-    Numbers may have thousands separators, and units may have any prefix. A counter that is missing or not a number
+    Numbers may have thousands separators, and units may have any prefix. A counter that is missing or isn't a number
     becomes None.
     """
     lines = [line for line in text.splitlines() if line.startswith('"')]
@@ -249,7 +250,7 @@ def _number(text: str, unit: str) -> float | None:
 
 
 def _run(ncu: Path, counters: Sequence[str], entries: set[str], job: Path, log: Path) -> str:
-    """Run ncu and return its table and everything that ncu and the profiled process printed."""
+    """Run ncu, and return its table and everything that it and the profiled process printed."""
     command = [
         *(str(ncu), "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
         *("--clock-control", "none", "--metrics", ",".join(counters)),
@@ -278,7 +279,7 @@ def _version(ncu: Path) -> str:
 
 
 def _why(said: str) -> str:
-    """Return the reason why there is no profile, from the output of ncu."""
+    """Return why there is no profile, based on ncu's output."""
     if "ERR_NVGPUCTRPERM" in said:
         return (
             "this user may not read the GPU's counters; run as root, or load the driver with "
@@ -289,6 +290,6 @@ def _why(said: str) -> str:
 
 
 def _complaints(said: str) -> Iterator[str]:
-    """Yield the errors of ncu, or else the last lines that the profiled process printed."""
+    """Yield ncu's errors, or else the last lines printed by the profiled process."""
     errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
     yield from errors or [line.strip() for line in said.splitlines() if line.strip()][-3:]

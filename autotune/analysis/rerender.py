@@ -1,4 +1,4 @@
-"""Render a recorded config again with the currently installed version of its family."""
+"""Render a recorded config again with the installed version of its family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANOTHER = "renders another kernel now"
 
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """Return a trial's kernel, stored or rendered again, or a message that says why it is not available."""
+    """Return a trial's kernel, either stored or rendered again, or a message that says why it isn't available."""
     stored = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
     if stored is not None:
         return stored
@@ -27,14 +27,16 @@ def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate
 
 
 def located(problem: Problem, families: Mapping[str, KernelTemplate]) -> Problem:
-    """Give a stored problem the folder of its operation, and so its reference, if one of the families has it."""
+    """Give a stored problem its operation's folder, and so its reference, if one of the families has it."""
     of = (family.operation for family in families.values() if family.operation.name == problem.operation.name)
     declared = next(of, None)
     return problem if declared is None else make_problem(declared, problem.values)
 
 
 def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
-    """Render a trial's kernel with its family as installed now, or return a message if the result is another kernel."""
+    """Render a trial's kernel with its family as installed now, or return a message if that gives a different
+    kernel.
+    """
     source = render_current(row.trial.config, row.problem, row.device, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
         return ANOTHER
@@ -44,9 +46,9 @@ def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSou
 def render_current(
     config: Config, problem: Problem, device: DeviceInfo, families: Mapping[str, KernelTemplate]
 ) -> KernelSource | str:
-    """Render a config with its family as installed now, even if the result is another kernel.
+    """Render a config with its family as installed now, even if that gives a different kernel.
 
-    Returns a message if the family cannot render the config.
+    Returns a message if the family can't render the config.
     """
     family = families.get(config.template)
     if family is None:

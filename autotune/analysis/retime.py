@@ -1,9 +1,9 @@
 """best -> stale, retime: find best results that may be out of date, and verify and time recorded kernels again.
 
-A result may be out of date after a change of driver, toolkit, timing or template. Retimed kernels run interleaved like
-finalists, and one of the kernels runs twice to measure the noise floor. Afterwards the store ranks a kernel by its new
-time, even if the kernel was imported. If the old time was measured in another way (with launch gaps, by an older
-version), the two times are not compared: the kernel is `remeasured`.
+A result may be out of date after the driver, toolkit, timing or template has changed. Retimed kernels run interleaved
+like finalists, and one of them runs twice to measure the noise floor. From then on, the store ranks a kernel by its new
+time, even if it was imported. If the old time was measured in a different way (with launch gaps, by an older version),
+the two times aren't compared: the kernel is `remeasured`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autotune.workers.compilers import CompilePool
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """The result of measuring one kernel again."""
+    """What came out of measuring a kernel again."""
 
     retime: RetimeRow
     before: TrialRow
@@ -40,10 +40,10 @@ class Retimed:
 
 
 def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[TrialRow], most: int) -> list[TrialRow]:
-    """Return the `most` fastest kernels of each measurement mode, accuracy class and determinism, winners included.
+    """Return the `most` fastest kernels for each measurement mode, accuracy class and determinism, winners included.
 
-    Only kernels on the given device count. A kernel counts once, as the trial that is ranked; an imported kernel that
-    was never measured here counts with its imported time.
+    Only kernels on the given device are considered. A kernel is included once, as the trial that is ranked. An imported
+    kernel that was never measured here is included with its imported time.
     """
     chosen: dict[Hashable, list[TrialRow]] = {}
     kernels: set[Hashable] = set()
@@ -62,7 +62,7 @@ def top_trials(rows: Sequence[TrialRow], info: DeviceInfo, winners: Sequence[Tri
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """The kernels of one layer to measure again."""
+    """A layer's kernels to measure again."""
 
     name: str
     """`study.layer`"""
@@ -74,7 +74,7 @@ class LayerPlan:
 
 
 def plans(store: Store, what: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
-    """Plan to measure again, for each layer, the `most` fastest kernels of each kind on a device."""
+    """Plan to measure, for each layer, the `most` fastest kernels of each kind on a device again."""
     best = store.best.list(what)
     hidden = {row.row.id for row in best} - {row.row.id for row in best_per_class(best)}
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(what)}
@@ -100,10 +100,10 @@ def retime(
     say: Callable[[TrialRow, str], object] = lambda *_: None,
     budget_s: float = FINALS_S,
 ) -> Iterator[Retimed]:
-    """Verify and time kernels of one layer again, and store each result.
+    """Verify and time a layer's kernels again, and store each result.
 
-    `budget_s` is the time for each measurement mode, in seconds. `say` is called with each kernel that cannot run and
-    the reason; nothing is stored for such a kernel.
+    `budget_s` is the time for each measurement mode, in seconds. `say` is called with each kernel that can't run and
+    the reason; nothing is stored for it.
     """
     evaluator.begin_layer(located(problem, families))
     here = (evaluator.info.name, evaluator.environment.driver, evaluator.environment.toolkit)
@@ -128,7 +128,7 @@ def _interleaved(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Verify each kernel, time the correct kernels interleaved, and store the results."""
+    """Verify each kernel, time the correct ones interleaved, and store the results."""
     info, environment = evaluator.info, evaluator.environment
     verified: list[tuple[TrialRow, KernelSource, Binary]] = []
     for row, source, future in compiled:
@@ -150,7 +150,7 @@ def _timed(
     store: Store,
     budget_s: float,
 ) -> Iterator[Retimed]:
-    """Time kernels interleaved and store the results. A kernel whose output is wrong after the timing has failed."""
+    """Time kernels interleaved and store the results. If a kernel's output is wrong after the timing, it has failed."""
     if not verified:
         return
     info, environment = evaluator.info, evaluator.environment
@@ -210,13 +210,13 @@ class Changes:
     """Finds what has changed since best kernels were last measured."""
 
     def __init__(self, store: Store, what: str | None, opened: Iterable[tuple[DeviceInfo, Environment]]) -> None:
-        """`opened` are the devices in this machine; the other devices are compared with their newest recorded run."""
+        """`opened` are the devices in this machine. All others are compared with their newest recorded run."""
         self._retimed = {row.row.id: row.environment for row in store.retimes.list(what) if row.timing}
         self._here = {device.identity: environment for device, environment in opened}
         self._newest = store.devices.newest_environments()
 
     def of(self, best: BestRow) -> Iterator[StaleResult]:
-        """Yield the changes of the environment, and of the way in which short kernels are timed."""
+        """Yield changes in the environment, and in how short kernels are timed."""
         row = best.row
         was = self._retimed.get(row.id, row.environment)
         here = self._here.get(row.device.identity)
@@ -232,7 +232,7 @@ class Changes:
 def template_change(
     best: BestRow, store: Store, families: Mapping[str, KernelTemplate], pool: CompilePool
 ) -> Iterator[StaleResult]:
-    """Yield the change of a kernel's family, unless the kernel or its machine code stays the same."""
+    """Yield the change in a kernel's family, unless the kernel or its machine code stays the same."""
     row = best.row
     family = families.get(row.trial.config.template)
     if family is not None and family.hash == row.template_hash:
@@ -247,9 +247,9 @@ def template_change(
 
 
 def _same_machine_code(best: BestRow, now: KernelSource, store: Store, pool: CompilePool) -> bool:
-    """Whether a stored kernel and the kernel that its family renders now have the same launches and the same cubin.
+    """Return whether a stored kernel and the one that its family renders now have the same launches and the same cubin.
 
-    False if unknown: for a device that is not a GPU, without nvcc, or if the kernel's text is not stored.
+    False if this is unknown: for a device that isn't a GPU, without nvcc, or if the kernel's text isn't stored.
     """
     device, stored = best.row.device, store.sources.get(best.row.trial.source_hash or "")
     if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:

@@ -1,4 +1,4 @@
-"""best -> rooflines: compare best kernels and trials with the limits of their devices."""
+"""best -> rooflines: compare best kernels and trials with their devices' limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW_WARPS = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A measured kernel and the limits of its device. Fields are None if the device is not a GPU or not calibrated."""
+    """A measured kernel and its device's limits. Fields are None if the device isn't a GPU or isn't calibrated."""
 
     residency: Residency | None
     """residency of the stage with the fewest resident warps"""
@@ -46,9 +46,9 @@ def facts(
     rates: Mapping[str, float],
     flops: int | None = None,
 ) -> Facts:
-    """Compute the facts about one kernel.
+    """Compute the facts about a kernel.
 
-    `median_us` is None if the kernel was not timed; `flops` is None if the kernel uses the direct algorithm.
+    `median_us` is None if the kernel wasn't timed, and `flops` is None if it uses the direct algorithm.
     """
     on_gpu = device.can.gpu and resources.registers > 0  # otherwise no compiler reported the resources
     held = least_occupied(device, stages, resources) if on_gpu else None
@@ -65,7 +65,7 @@ def facts(
 
 
 def least_occupied(device: DeviceInfo, stages: Sequence[Stage], resources: Resources) -> Residency | None:
-    """Return the residency of the stage with the fewest resident warps; None without stages."""
+    """Return the residency of the stage with the fewest resident warps, or None if there are no stages."""
     held = [
         residency(
             device,
@@ -107,7 +107,7 @@ def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
 
 
 def best_per_class(rows: Iterable[BestRow]) -> list[BestRow]:
-    """Leave out non-deterministic kernels that are not faster than a deterministic kernel of the same layer and class.
+    """Leave out non-deterministic kernels that aren't faster than a deterministic one for the same layer and class.
 
     Kernels are compared only within one device and measurement mode.
     """

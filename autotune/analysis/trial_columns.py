@@ -8,7 +8,7 @@ from autotune.columns import Cells, Column, Items, key_columns
 
 
 def layer_name(row: Cells) -> str:
-    """Return `study.layer`; the layer part is empty if the study no longer has the layer."""
+    """Return `study.layer`. If the study no longer has the layer, the layer part is empty."""
     return f"{row['study']}.{row['layer'] or ''}"
 
 

@@ -1,4 +1,4 @@
-"""Rows of the view `results` -> rows of the commands `trials` and `show`: each trial with the limits of its device."""
+"""Rows of the view `results` -> rows of the commands `trials` and `show`: each trial with its device's limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def config_cell(template: str, params: str) -> Config:
 
 
 def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
-    """Yield the rows of `Store.results`, with more cells that are computed from the columns."""
+    """Yield the rows of `Store.results`, with additional cells computed from the columns."""
     devices = store.devices.by_id()
     rates = {device_id: store.rates.best(device) for device_id, device in devices.items()}
     for row in rows:
@@ -73,7 +73,7 @@ def _limits(found: Facts) -> Cells:
 
 
 def cells_of(row: TrialRow) -> Cells:
-    """Return the same cells as `trial_rows` for a TrialRow, except the cells that depend on the device's limits."""
+    """Return the same cells as `trial_rows` for a TrialRow, except for those that depend on the device's limits."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
@@ -95,7 +95,7 @@ def cells_of(row: TrialRow) -> Cells:
 
 
 def best_cells(kernel: BestWithRoofline) -> Cells:
-    """Return the cells of a best kernel: the cells of its trial, with the layer's name and the deciding time."""
+    """Return a best kernel's cells, which are those of its trial with the layer's name and the deciding time."""
     best, found = kernel.best, kernel.facts
     return {
         **cells_of(best.row),

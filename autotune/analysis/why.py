@@ -1,6 +1,7 @@
 """best -> why: explain why a layer's best kernel is the fastest, from the recorded trials and the family's rules.
 
-No model is involved: each ratio compares measured times. If no recorded trial answers a question, the answer says so.
+There is no model involved: each ratio compares measured times. If no recorded trial answers a question, the answer says
+so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WhyRow:
-    """A fact about one best kernel; fields that do not apply are None."""
+    """A fact about one best kernel. Fields that don't apply are None."""
 
     best: BestRow
     about: str
@@ -48,7 +49,7 @@ class WhyRow:
 
 @dataclass(frozen=True, slots=True)
 class _Winner:
-    """A best kernel that other trials are compared with."""
+    """A best kernel with which other trials are compared."""
 
     best: BestRow
     noise: float
@@ -59,9 +60,8 @@ class _Winner:
     def row(self, about: str, row: TrialRow, *, parameter: str | None = None, value: Value | None = None) -> WhyRow:
         """Describe one recorded trial in a row.
 
-        Two trials are compared by their times in the finals if both took part. Otherwise they are compared by their
-        times in the search; if the trial was faster there, the verdict says so, because the finals did not confirm that
-        order.
+        If both trials took part in the finals, their times there are compared, and otherwise those in the search. If
+        the trial was faster there, the verdict says so, because the finals didn't confirm that order.
         """
         trial, own = row.trial, self.best.row
         time_us, winner_us, where = row.median_us, own.median_us, " in the search"
@@ -90,9 +90,9 @@ def explain(
 ) -> Iterator[WhyRow]:
     """Yield rows that explain why a best kernel is the fastest.
 
-    `rows` are the comparable trials, including the winner, as `trials.like` lists them. `noise` is the largest relative
-    difference at which two times count as the same. `bound` is the kernel's family, whose rules may refuse values.
-    `finals` are the finals that made the kernel the best.
+    `rows` are the comparable trials, including the winner, as listed by `trials.like`. `noise` is the largest relative
+    difference at which two times count as the same. `bound` is the kernel's family, whose rules may reject values.
+    `finals` are those that made the kernel the best.
     """
     finals_us = {trial_id: timing.median_us for trial_id, timing in finals.timings} if finals else {}
     winner = _Winner(best, noise or 0.0, finals_us)
@@ -114,7 +114,7 @@ def _verdict(ratio: float, noise: float) -> str:
 
 
 def _by_config(rows: Sequence[TrialRow], winner: TrialRow) -> dict[Config, TrialRow]:
-    """Choose a row for each config: of the winner's study if possible, then measured, not reused, then the latest."""
+    """Choose a row for each config: preferably from the winner's study, then measured, not reused, then the latest."""
     ranked = sorted(rows, key=lambda row: (_study(row) == _study(winner), not row.reused, row.id))
     return {row.trial.config: row for row in ranked} | {winner.trial.config: winner}
 
@@ -125,19 +125,19 @@ def _study(row: TrialRow) -> tuple[str, int]:
 
 
 def _rendered(row: TrialRow) -> bool:
-    """Whether a trial used an evaluation of the budget; configs of other trials were rejected before rendering."""
+    """Return whether a trial used up one of the budget's evaluations. Other configs were rejected before rendering."""
     return row.trial.source_hash is not None
 
 
 def _default(rows: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
-    """Return the trial of the default config: the first of the winner's family that the winner's study rendered."""
+    """Return the default config's trial, which is the first one of the winner's family that its study rendered."""
     of_winner = (_study(winner), winner.template_hash)
     ours = [row for row in rows if _rendered(row) and (_study(row), row.template_hash) == of_winner]
     return min(ours, key=lambda row: row.trial.number, default=None)
 
 
 def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
-    """Return the trials that differ from the winner in one parameter, in the order of the parameters, fastest first."""
+    """Return the trials that differ from the winner in one parameter, in the parameters' order, fastest first."""
     own = winner.best.row.trial.config.params
     found = []
     for config, row in _by_config(rows, winner.best.row).items():
@@ -150,9 +150,9 @@ def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
 
 
 def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
-    """Yield every value that the rules refuse if the winner's other values stay the same.
+    """Yield every value that the rules reject if the winner's other values stay the same.
 
-    Yields nothing if the family no longer has the winner's parameters.
+    If the family no longer has the winner's parameters, there are none.
     """
     winner = best.row.trial.config
     winner_today = bound.template.current_config(winner)
@@ -168,7 +168,7 @@ def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
 
 
 def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
-    """Return the fastest trial of each family in the winner's accuracy class; families without one come last."""
+    """Return each family's fastest trial in the winner's accuracy class. Families without one come last."""
     own = winner.best.row
     by_family: dict[str, list[TrialRow]] = {}
     for row in rows:
@@ -195,7 +195,7 @@ def _by_ratio(row: WhyRow) -> tuple[bool, float]:
 
 
 def _failures(best: BestRow, rows: Sequence[TrialRow]) -> Iterator[WhyRow]:
-    """Count the failed trials of each family with the same message, the most frequent message first."""
+    """Count each family's failed trials with the same message, the most frequent one first."""
     counted: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], Config] = {}
     for row in rows:

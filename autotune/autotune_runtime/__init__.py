@@ -47,36 +47,36 @@ _CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 def find_library(exported: Path | None = None) -> Path:
     """Return the path of the shared library in an exported folder or its `build` subfolder.
 
-    None: search the folder of this package. Raises FileNotFoundError with the folders that were searched.
+    With None, search this package's own folder. Raises FileNotFoundError with the folders that were searched.
     """
     return interface.find_libraries((INTERFACE,), exported)[INTERFACE.name]
 
 
 @functools.cache
 def load(path: str | Path | None = None) -> Library:
-    """Load a library, once per process; None: the library in the folder of this package."""
+    """Load a library, once per process. None stands for the library in this package's folder."""
     return Library(find_library() if path is None else path, INTERFACES)
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:
-    """Enqueue a pass; see `prepared.run`. `library` None: the library in the folder of this package."""
+    """Enqueue a pass; see `prepared.run`. If `library` is None, use the one in this package's folder."""
     return prepared.run(library or load(), *arrays, **named)
 
 
 def prepare(*weights: object, library: Library | None = None, **named: object) -> Prepared:
     """Prepare the operation once with these weights; see `Prepared`.
 
-    `library` None: the library in the folder of this package.
+    If `library` is None, use the one in this package's folder.
     """
     return Prepared(library or load(), *weights, **named)
 
 
 @functools.cache
 def torch_operator(path: str | Path | None = None) -> Callable[..., object]:
-    """Return the PyTorch operator of a library, registered once per process.
+    """Return a library's PyTorch operator, registered once per process.
 
-    The operator takes tensors by position, and by name the sizes and words that no shape determines. The operator of a
-    convolution has the signature of `torch_convolution.convolution`.
+    It takes tensors by position, and sizes and words that no shape determines by name. A convolution's operator has the
+    same signature as `torch_convolution.convolution`.
     """
     if len(INTERFACES) > 1 and INTERFACE.name in _CONVOLUTIONS:
         from .torch_convolution import convolution

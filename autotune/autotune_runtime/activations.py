@@ -1,8 +1,8 @@
-"""The activations of epilogues: each activation has one entry, from which its C++ and Python forms are generated.
+"""The activations of epilogues. Each has a single entry, from which its C++ and Python forms are generated.
 
 `in_cpp` generates the CUDA and float64 forms. `activated` evaluates the expression with any set of functions, such as
-NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module needs only Python:
-exported packages contain it, and autotune's importers, references and templates use it.
+NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module needs nothing but
+Python, because exported packages contain it, and autotune's importers, references and templates use it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation, a function of a sum v."""
+    """An activation, which is a function of a sum v."""
 
     word: str
     """the last part of an epilogue's name"""
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def activated(word: str, v: T, functions: Mapping[str, Callable[..., object]]) -> T:
-    """Apply an activation to any value with arithmetic operators; `functions` are the functions of the expression."""
+    """Apply an activation to anything with arithmetic operators; `functions` are those of its expression."""
     made: T = eval(_compiled(BY_WORD[word].expression), dict(functions), {"v": v})  # noqa: S307 - the table's own text
     return made
 

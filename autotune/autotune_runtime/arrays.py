@@ -1,4 +1,4 @@
-"""Read the memory and streams of GPU arrays and create new arrays.
+"""Read the memory and streams of GPU arrays, and create new arrays.
 
 Arrays may come from PyCUDA, CuPy or PyTorch, or from any library that implements `__cuda_array_interface__` or DLPack.
 """
@@ -36,9 +36,9 @@ class _Tensor(ctypes.Structure):
 
 
 def described(array: Any) -> dict[str, Any] | None:
-    """Return the shape, typestr, strides in bytes, address and device of a DLPack array in GPU memory, else None.
+    """Return the shape, typestr, strides in bytes, address and device of a DLPack array in GPU memory, or None.
 
-    The array must be ready on the stream that uses it: this function does not synchronize.
+    The array must be ready on the stream that uses it, because this function doesn't synchronize.
     """
     if not hasattr(array, "__dlpack__"):
         return None
@@ -89,11 +89,11 @@ TORCH_DTYPES = {
     "uint8": "u8",
     "int64": "i64",
 }
-"""Storage types by their names in PyTorch."""
+"""What PyTorch calls each storage type."""
 
 
 class View(NamedTuple):
-    """The memory of a dense array."""
+    """A dense array's memory."""
 
     address: int
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ class View(NamedTuple):
 
 
 def view(array: object, what: str) -> View:
-    """Read an array's description. Raises TypeError unless the array is on a GPU, ValueError unless it is dense."""
+    """Read an array's description. Raises TypeError unless it is on a GPU, and ValueError unless it is dense."""
     interface = _described(array, what)
     shape = tuple(map(int, interface["shape"]))
     typestr, strides = str(interface["typestr"]), interface.get("strides")
@@ -130,7 +130,7 @@ def check(view: View, what: str, dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def _described(array: Any, what: str) -> Mapping[str, Any]:
-    """Return the array's own description of its memory. Raises TypeError unless the array is in GPU memory."""
+    """Return the array's own description of its memory. Raises TypeError unless it is in GPU memory."""
     interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
     if interface is None:
         raise TypeError(
@@ -141,7 +141,7 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
 
 
 def dtype_of(view: View, what: str) -> str:
-    """Return this package's name of an array's element type. Raises ValueError for a type that no kernel supports."""
+    """Return what this package calls an array's element type. Raises ValueError for a type that no kernel supports."""
     for dtype, typestrs in _TYPESTRS.items():
         if view.elements in (dtype, *typestrs):
             return dtype
@@ -149,7 +149,7 @@ def dtype_of(view: View, what: str) -> str:
 
 
 def _of_torch(array: Any) -> str | None:
-    """Return the dtype of a PyTorch tensor; None for other arrays. (PyTorch gives bfloat16 the typestr of float16.)"""
+    """Return a PyTorch tensor's dtype, or None for other arrays. (PyTorch gives bfloat16 the typestr of float16.)"""
     if _library_of(array) != "torch":
         return None
     dtype = str(array.dtype)
@@ -164,7 +164,7 @@ def _device(array: Any) -> int | None:
 def on_device_of(array: Any) -> AbstractContextManager[object]:
     """Make an array's device the calling thread's current device inside the block.
 
-    The current device stays if the array belongs to neither PyTorch nor CuPy.
+    If the array is neither PyTorch's nor CuPy's, the current device stays the same.
     """
     library = _library_of(array)
     if library == "torch":
@@ -184,10 +184,10 @@ def _dense(shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> 
 
 
 def stream_address(stream: object, array: object) -> int:
-    """Return the `cudaStream_t` of a stream of PyCUDA, CuPy, PyTorch or cuda.core; a number is returned unchanged.
+    """Return the `cudaStream_t` of a PyCUDA, CuPy, PyTorch or cuda.core stream. Numbers are returned unchanged.
 
-    None: the current stream of the array's library, or the default stream for libraries that have no current stream,
-    such as PyCUDA.
+    None stands for the current stream of the array's library, or for the default stream if the library has no current
+    one, like PyCUDA.
     """
     if stream is None:
         library = _library_of(array)
@@ -209,17 +209,17 @@ def stream_address(stream: object, array: object) -> int:
 def torch_stream(device: Any) -> int:
     """Return the address of PyTorch's current stream on a device.
 
-    PyTorch's own compiler reads the stream in the same way, because `torch.cuda.current_stream` creates an object,
-    which takes half as long as a launch.
+    PyTorch's own compiler reads it in the same way, because `torch.cuda.current_stream` creates an object, which takes
+    half as long as a launch.
     """
     stream: int = sys.modules["torch"]._C._cuda_getCurrentRawStream(device.index)
     return stream
 
 
 def empty_like(array: object, shape: Sequence[int], stream: int) -> object:
-    """Create an array of this shape with the device, library and dtype of another, for use on a stream.
+    """Create an array of this shape with another array's device, library and dtype, for use on a stream.
 
-    Raises TypeError for an array of an unknown library.
+    Raises TypeError for an array from an unknown library.
     """
     library = _library_of(array)
     if library not in _EMPTY:

@@ -1,4 +1,4 @@
-"""Convert ATen's operators, from torch.export or a PyTorch capture, to the operators of a `Graph`."""
+"""Convert ATen's operators, from torch.export or a PyTorch capture, to a `Graph`'s operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEAST_LENGTH = 1e-6
 """Largest accepted minimum length (`clamp_min`) of a written-out norm. Kernels add 1e-12 to the mean square instead, so
 they may differ from PyTorch for vectors shorter than the minimum."""
 _OWN_STATISTICS = ("layer_norm", "native_layer_norm", "rms_norm", "group_norm")
-"""Norms that compute statistics of their own input."""
+"""Norms that compute the statistics of their own input."""
 _PRODUCTS = {
     "linear": ("input", "weight"),
     "matmul": ("self", "other"),
@@ -42,12 +42,12 @@ _PRODUCTS = {
     "baddbmm": ("batch1", "batch2"),
     "gemm": ("mat1", "mat2"),
 }
-"""Matrix products -> the names of the arguments that are multiplied; `gemm` is ONNX's, which may transpose both."""
+"""Matrix products -> the names of the arguments that are multiplied. `gemm` is ONNX's and may transpose both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A network's operator calls, in execution order."""
+    """The calls of operators in a network, in execution order."""
 
     calls: tuple[Call, ...]
     tensors: Mapping[str, TensorType]
@@ -60,7 +60,7 @@ class Calls:
     """layout of all convolutions; None: each convolution has the layout in which its images and filters are stored"""
 
     def graph(self) -> Graph:
-        """Convert the calls to a graph. Raises ValueError if they are not in execution order."""
+        """Convert the calls to a graph. Raises ValueError if they aren't in execution order."""
         return _Reader(self).graph()
 
 
@@ -107,7 +107,7 @@ class _Reader:
             self._now[self._latest(call.tensors[0])] = call.writes[0]
 
     def _latest(self, name: str) -> str:
-        """Return the tensor that currently occupies a tensor's memory."""
+        """Return the tensor that currently occupies another tensor's memory."""
         latest = name
         while latest in self._now:
             latest = self._now[latest]
@@ -144,7 +144,7 @@ class _Reader:
         return Operator(reads, call.writes, function=function, constants=constants, layer=self._pool(call))
 
     def _moved(self, call: Call) -> tuple[str, tuple[int, ...]] | None:
-        """Return the kind and the amounts of an operator that moves, repeats or casts pixels; None for other operators.
+        """Return the kind and amounts of an operator that moves, repeats or casts pixels, or None for other operators.
 
         `Operator` describes kinds and amounts.
         """
@@ -175,7 +175,7 @@ class _Reader:
         return None
 
     def _concat(self, call: Call) -> Layer[ConcatProblem] | None:
-        """Return the layer of a concatenation of channels-last images along the channels; None for other calls."""
+        """Return the layer for a concatenation of channels-last images along the channels, or None for other calls."""
         given = [self._type(name) for name in call.tensors]
         stored = self._network.layout == "nhwc" or all("nhwc" in each.layouts for each in given)
         one_dtype = len({each.dtype for each in given}) == 1
@@ -184,7 +184,7 @@ class _Reader:
         return concat(call.writes[0], [each.shape for each in given], given[0].dtype)
 
     def _gated(self, call: Call, operator: Operator) -> Operator:
-        """Make a gate of a product of channels-last images and a factor for each image and channel.
+        """Make a gate from a product of channels-last images and a factor per image and channel.
 
         The gate reads the images first. Other operators are returned unchanged.
         """
@@ -202,7 +202,7 @@ class _Reader:
         return replace(operator, kind="gate", reads=tuple(reads), layer=layer)
 
     def _pool(self, call: Call) -> Layer[LayerProblem] | None:
-        """Return the layer of a pool or mean of channels-last images; None for other calls."""
+        """Return the layer for a pool or mean of channels-last images, or None for other calls."""
         x = self._images(call.tensor("self"))
         if x is None:
             return None
@@ -228,7 +228,7 @@ class _Reader:
         return images_layer(label, pool, math.prod(pool.y) * rows * columns) if fits else None
 
     def _images(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape [N, C, ...] of channels-last images; None for other tensors or if a size is unknown."""
+        """Return the shape [N, C, ...] of channels-last images, or None for other tensors or if a size is unknown."""
         kind = self._type(name)
         known = tuple(size for size in kind.shape if size is not None)
         stored = self._network.layout == "nhwc" or "nhwc" in kind.layouts
@@ -250,7 +250,7 @@ class _Reader:
         return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
-        """Return the name of a layer: the weight parameter's name without `weight`, or else the module's path."""
+        """Return a layer's name: that of its weight parameter without `weight`, or else the module's path."""
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 
@@ -279,10 +279,10 @@ class _Reader:
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), why_not=why_not)
 
     def _linear(self, call: Call) -> Layer[Problem] | None:
-        """Return a linear layer as a 1x1 convolution of channels-last images [N, C, H, W]; None for other calls.
+        """Return a linear layer as a 1x1 convolution of channels-last images [N, C, H, W], or None for other calls.
 
-        The layer's rows are [N, H, W, C], or [N, T, C] (images of height 1). A layer of rows [N, C], such as a
-        classifier, has few rows and is not converted.
+        The layer's rows are [N, H, W, C], or [N, T, C] (images of height 1). Layers with rows [N, C], such as
+        classifiers, have few rows and aren't converted.
         """
         x, w, y = (self._type(name) for name in (call.tensor("input"), call.tensor("weight"), call.writes[0]))
         given = {call.tensor("weight"), call.tensor("bias")} - {""}
@@ -299,7 +299,9 @@ class _Reader:
         return convolution(self._label(call), geometry, bias=bool(call.tensor("bias")), axis=len(x.shape) - 1)
 
     def _layout(self, call: Call) -> str:
-        """Return the layout of a convolution; the network's layout if the filters are contiguous in both layouts."""
+        """Return a convolution's layout. If its filters are contiguous in both layouts, this is the network's
+        layout.
+        """
         images, filters = (self._type(call.tensor(name)).layouts for name in ("input", "weight"))
         if {"nhwc"} in (images, filters):
             return "nhwc"
@@ -333,9 +335,9 @@ class _Reader:
         )
 
     def _parts_of_norm(self, call: Call) -> tuple[str, ...] | None:
-        """Return the tensors inside a division of x by its length along axis 1, followed by x; None for other calls.
+        """Return the tensors inside a division of x by its length along axis 1, followed by x, or None for other calls.
 
-        `functional.normalize` is captured as such a division.
+        This is how `functional.normalize` is captured.
         """
         x, length = call.tensor("self"), call.tensor("other")
         parts: list[str] = []
@@ -360,7 +362,7 @@ class _Reader:
     def _written_out(self, call: Call, x: str) -> Layer[NormProblem]:
         """Return a division of x by its length along axis 1 as an RMS norm of each pixel's channels.
 
-        The norm's result is larger by a factor of sqrt(C), which the weights must remove.
+        The norm's result is larger by a factor of sqrt(C), which the weights have to remove.
         """
         kind = self._type(x)
         last = (self._network.layout or self._either) == "nhwc"
@@ -379,7 +381,7 @@ class _Reader:
         )
 
     def _product(self, call: Call) -> MatrixProduct | None:
-        """Return the matrix product that a call computes; None if it computes another operator or a size is unknown."""
+        """Return the matrix product that a call computes, or None for other operators or if a size is unknown."""
         made, label = self._shape(call.writes[0]), self._label(call)
         if call.name == "scaled_dot_product_attention":
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))

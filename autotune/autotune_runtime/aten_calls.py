@@ -1,4 +1,4 @@
-"""Calls of ATen operators, as listed by torch.export or a capture."""
+"""Calls to ATen operators, as listed by torch.export or a capture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Argument: TypeAlias = "Ref | str | float | Sequence[Argument] | None"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an ATen operator."""
+    """A call to an ATen operator."""
 
     name: str
     """the operator's name in ATen, without the underscore of in-place operators; empty for operators outside ATen"""
@@ -58,7 +58,7 @@ class Call:
         return value if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, axes: int, default: int) -> tuple[int, ...]:
-        """Return an argument as one integer for each axis; empty if the network computes one of them.
+        """Return an argument as one integer per axis, or nothing if the network computes one of them.
 
         A single number applies to all axes.
         """
@@ -77,13 +77,13 @@ class Call:
         return numbers if len(numbers) == len(given) else ()
 
     def tensor(self, name: str) -> str:
-        """Return the name of the tensor that is passed as an argument; empty if the argument is not a tensor."""
+        """Return the name of the tensor passed as an argument, or "" if it isn't a tensor."""
         value = self.arguments.get(name)
         return value.name if isinstance(value, Ref) else ""
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """The names of all tensors among the arguments, including tensors in lists."""
+        """The names of all tensors among the arguments, including those in lists."""
         return tuple(refs(self.arguments.values()))
 
     @property
@@ -116,7 +116,7 @@ UNKNOWN = TensorType()
 
 
 def refs(arguments: Iterable[Argument]) -> Iterator[str]:
-    """Yield the names of the tensors among arguments, including tensors in lists."""
+    """Yield the names of all tensors among the arguments, including those in lists."""
     for each in arguments:
         if isinstance(each, Ref):
             yield each.name

@@ -1,6 +1,6 @@
 """Describe a network's convolution as a problem of conv2d, conv or conv_transpose, or say why no kernel computes it.
 
-Every export of a convolution contains this module, so it imports neither autotune nor NumPy nor PyTorch.
+Every exported convolution contains this module, so it imports neither autotune nor NumPy nor PyTorch.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 Shape: TypeAlias = "tuple[int | None, ...]"
-"""Sizes of a tensor; None: a size that is unknown before the network runs."""
+"""A tensor's sizes, with None for a size that isn't known before the network runs."""
 
 DTYPES = ("f32", "f16", "bf16")
-"""Storage types that conv2d, conv and conv_transpose support."""
+"""Storage types supported by conv2d, conv and conv_transpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A convolution's arguments in PyTorch's terms; tuples contain a number for each spatial axis."""
+    """A convolution's arguments in PyTorch's terms. Tuples contain a number for each spatial axis."""
 
     x: Shape
     """[N, C, ...]"""
@@ -50,9 +50,10 @@ class Geometry:
 
     @property
     def output_padding(self) -> tuple[int, ...]:
-        """PyTorch's `output_padding`: rows or columns that a transposed convolution adds to each axis of its output.
+        """PyTorch's `output_padding`: how many rows or columns a transposed convolution adds to each axis of its
+        output.
 
-        0 for an axis whose output size is unknown.
+        0 for axes whose output size is unknown.
         """
         return tuple(
             0 if y is None else y - ((x or 1) - 1) * stride + 2 * pad - dilation * ((taps or 1) - 1) - 1
@@ -63,9 +64,9 @@ class Geometry:
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations; None if a size is unknown.
+        """Floating-point operations, or None if a size is unknown.
 
-        Two for each element of y (of x if transposed) and each element of a filter.
+        There are two for each pair of an element of y (of x if transposed) and an element of a filter.
         """
         if not (self.x and self.y and self.w):
             return None
@@ -73,7 +74,7 @@ class Geometry:
 
     @property
     def why_not(self) -> str:
-        """Why no kernel computes the convolution; empty if a kernel may."""
+        """Why no kernel computes the convolution, or "" if one may."""
         axes = len(self.w) - 2
         if axes not in (1, 2, 3):
             return f"a {axes}-d convolution"
@@ -90,7 +91,7 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class _OfConvolution:
-    """Base of a convolution and of the gradient of a convolution's filters."""
+    """Base class for a convolution and for the gradient of its filters."""
 
     geometry: Geometry
     """arguments of the convolution"""
@@ -102,7 +103,7 @@ class _OfConvolution:
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """Sizes of the images and of the filters, for reports."""
+        """Sizes of the images and filters, for reports."""
         return sizes(self.geometry.x), sizes(self.geometry.w)
 
 
@@ -118,7 +119,7 @@ class Problem(_OfConvolution):
 
     @property
     def operation(self) -> str:
-        """The operation that computes the problem: conv2d if possible, otherwise conv or conv_transpose."""
+        """The operation that computes the problem: conv2d if possible, or else conv or conv_transpose."""
         of = self.geometry
         if of.transposed:
             return "conv_transpose"
@@ -126,17 +127,17 @@ class Problem(_OfConvolution):
 
     @property
     def cache(self) -> Shape:
-        """The shape of the frames before x; empty if there are none."""
+        """The shape of the frames before x, empty if there are none."""
         return (*self.geometry.x[:2], self.cache_d, *self.geometry.x[3:]) if self.cache_d else ()
 
     @property
     def scale(self) -> Shape:
-        """The shape of the prologue's factors; empty if there are none."""
+        """The shape of the prologue's factors, empty if there are none."""
         return () if self.prologue == "none" else (*self.geometry.x[:2], *(1,) * len(self.geometry.axes))
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype, and the sizes that the shapes of x and w do not determine."""
+        """The operation's words except for the dtype, and the sizes that the shapes of x and w don't determine."""
         of = self.geometry
         k: dict[str, int | str] = {"k": of.k} if of.transposed else {}
         k |= {"cache_d": self.cache_d} if self.cache_d else {}
@@ -146,7 +147,7 @@ class Problem(_OfConvolution):
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; sizes that are not listed have their defaults."""
+        """The operation's sizes and words. Sizes that aren't listed have their defaults."""
         of = self.geometry
         names = ("n", "c", *of.axes, "k", *"trs"[5 - len(of.w) :])
         numbers = (each or 0 for each in (*of.x, of.k, *of.w[2:]))
@@ -179,7 +180,7 @@ class Problem(_OfConvolution):
 
     @property
     def activation(self) -> str:
-        """The epilogue's activation, such as relu; empty if there is none."""
+        """The epilogue's activation, such as relu, or "" if there is none."""
         return activation_of(self.epilogue)
 
 
@@ -193,14 +194,14 @@ class FilterGradient(_OfConvolution):
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's layout, and the sizes that the shapes of x and dy do not determine."""
+        """The operation's layout, and the sizes that the shapes of x and dy don't determine."""
         of = self.geometry
         taps = {name: size or 0 for name, size in zip("trs"[-len(of.axes) :], of.w[2:], strict=True)}
         return {**taps, **_by_axis(of, "conv"), "groups": of.groups, "layout": "nhwc"}
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; sizes that are not listed have their defaults."""
+        """The operation's sizes and words. Sizes that aren't listed have their defaults."""
         of = self.geometry
         sizes_of_x = {name: size or 0 for name, size in zip(("n", "c", *of.axes), of.x, strict=True)}
         return {**sizes_of_x, "k": of.k, **self.arguments, "dtype": of.dtype}
@@ -212,7 +213,7 @@ def data_gradient(geometry: Geometry, epilogue: str = "none") -> Problem:
 
 
 def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
-    """Return strides, dilations and paddings under the names that the operation gives them."""
+    """Return strides, dilations and paddings by the names that the operation uses for them."""
     named = {"stride_{}": of.stride, "dilation_{}": of.dilation}
     named |= {"padding_{}" if of.transposed else "pad_{}": of.before}
     named |= {"output_padding_{}": of.output_padding} if of.transposed else {}
@@ -225,7 +226,7 @@ def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
 
 
 def activation_of(epilogue: str) -> str:
-    """Return the activation of an epilogue, such as relu; empty if there is none."""
+    """Return an epilogue's activation, such as relu, or "" if there is none."""
     for terms in ("none", "bias_add", "bias", "add_masked"):
         if epilogue.startswith(terms):
             return epilogue.removeprefix(terms).removeprefix("_")
@@ -233,12 +234,12 @@ def activation_of(epilogue: str) -> str:
 
 
 def prologue_activation(prologue: str) -> str:
-    """Return the activation of a prologue, such as silu; empty if there is none."""
+    """Return a prologue's activation, such as silu, or "" if there is none."""
     return prologue.removeprefix("none").removeprefix("scale").removeprefix("_shift").removeprefix("_")
 
 
 def epilogue_name(*, residual: bool, activation: str) -> str:
-    """Return the name of an epilogue with a bias; `activation` is a word such as relu, or empty."""
+    """Return the name of an epilogue with a bias. `activation` is a word such as relu, or ""."""
     return "_".join(("bias", *(("add",) if residual else ()), *((activation,) if activation else ())))
 
 
@@ -248,6 +249,6 @@ def sizes(shape: Shape) -> str:
 
 
 def product(factors: Sequence[int | None]) -> int | None:
-    """Return the product of all sizes; None if one is unknown."""
+    """Return the product of all sizes, or None if one of them is unknown."""
     known = [size for size in factors if size is not None]
     return math.prod(known) if len(known) == len(factors) else None

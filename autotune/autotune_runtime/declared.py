@@ -1,4 +1,4 @@
-"""The declarations of the operations in this package; in an export, this file declares the exported operation."""
+"""The declarations of the operations in this package. In an export, this file declares the exported operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise operators: the function that each operator computes, and the kind of each operator in a `Graph`."""
+"""Elementwise operators: the function that each one computes, and its kind in a `Graph`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BINARY: Mapping[str, Callable[[float, float], float]] = {
     "minimum": min,
     "pow": math.pow,
 }
-"""Functions of operators on two tensors, by the operators' names in ATen."""
+"""Functions of operators on two tensors, by their names in ATen."""
 
 
 def _clipped(least: float | None, most: float | None) -> Function:
-    """Return the function that limits x to an interval; None means no limit at that end."""
+    """Return a function that limits x to an interval. None means that there is no limit at that end."""
     return lambda x: min(max(x, -math.inf if least is None else least), math.inf if most is None else most)
 
 
@@ -48,7 +48,7 @@ _UNARY: Mapping[str, Callable[[Call], Function]] = {
 
 
 def elementwise(call: Call) -> Function | None:
-    """Return the function that an operator on one tensor computes; None if the function is unknown."""
+    """Return the function computed by an operator on one tensor, or None if it is unknown."""
     if call.name in _UNARY:
         return _UNARY[call.name](call)
     named = [each for each in ACTIVATIONS if each.aten == call.name]
@@ -58,7 +58,7 @@ def elementwise(call: Call) -> Function | None:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One operand of a binary operator."""
+    """An operand of a binary operator."""
 
     tensor: str = ""
     """name of the tensor; empty for a constant"""
@@ -74,7 +74,7 @@ def binary(
     shape: Shape,
     constants: tuple[str, ...],
 ) -> Operator:
-    """Return an elementwise operator of two operands; `shape` is the shape of the result."""
+    """Return an elementwise operator with two operands. `shape` is the shape of the result."""
     one, other = operands
     reads = tuple(each.tensor for each in operands if each.tensor)
     if len(reads) == 2:
@@ -101,7 +101,7 @@ def binary(
 def _axes_of(constant: Shape, made: Shape) -> tuple[int, ...] | None:
     """Return the axis of the result along which a constant varies: (axis,), or () if the constant is a single number.
 
-    None if the constant varies along several axes or does not fit the result, or if the result has fewer than 3 axes.
+    Returns None if it varies along several axes or doesn't fit the result, or if the result has fewer than 3 axes.
     """
     if len(made) < 3 or len(constant) > len(made):
         return None

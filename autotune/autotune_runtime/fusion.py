@@ -1,8 +1,8 @@
-"""Represent a network as a small graph, and find the operators that each layer's kernel can also compute.
+"""Represent a network as a small graph, and find the operators that each layer's kernel can compute as well.
 
 ONNX files, torch.export archives and PyTorch's captured graphs are all read into a `Graph`, and `fuse` is the only
-matcher, so import-model, convert and the backend of torch.compile agree. Every exported package contains this module,
-so it imports neither autotune nor NumPy nor PyTorch.
+matcher, so import-model, convert and the torch.compile backend agree. Every exported package contains this module, so
+it imports neither autotune nor NumPy nor PyTorch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .network_layers import LINEAR, Layer
 from .plain_problems import ConcatProblem, PlainProblem
 
 LayerProblem: TypeAlias = Problem | PlainProblem
-"""The problem of a layer in inference: a convolution, or a layer without filters."""
+"""A layer's problem in inference: a convolution, or a layer without filters."""
 Function: TypeAlias = Callable[..., float]
-"""The function of an elementwise operator; its arguments are one element of each tensor that the operator reads."""
+"""An elementwise operator's function, which takes one element of each tensor that the operator reads."""
 
 MOST_OPERATORS = 16
-"""Maximum number of operators that are matched as one activation; a GELU written out has five."""
+"""How many operators are matched as one activation at most. A GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # constants in files are float32; the two kinds of GELU differ by 5e-4
 
@@ -45,7 +45,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a network. Computations that read only the network's own tensors are not operators."""
+    """One of a network's operators. Computations that read only the network's own tensors aren't operators."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -105,14 +105,16 @@ class Graph:
         object.__setattr__(self, "constant_readers", constants)
 
     def only_reader(self, tensor: str) -> int | None:
-        """Return the position of a tensor's only reader; None if it has several or the network returns the tensor."""
+        """Return the position of a tensor's only reader, or None if there are several or the network returns the
+        tensor.
+        """
         found = self.readers.get(tensor, ())
         return found[0] if len(found) == 1 and tensor not in self.outputs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The operators in front of a layer that the layer's kernel also computes."""
+    """The operators in front of a layer that its kernel also computes."""
 
     operators: tuple[int, ...]
     """positions in the graph, in order"""
@@ -124,7 +126,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A layer and the operators around it that the layer's kernel computes, as positions in the graph, in order."""
+    """A layer and the surrounding operators that its kernel computes, as positions in the graph, in order."""
 
     at: int
     layer: Layer[LayerProblem]
@@ -145,7 +147,7 @@ class Fused:
     def problems(self) -> tuple[LayerProblem, ...]:
         """The problems that a kernel may compute, from the most complete epilogue to the least.
 
-        If an operator follows a convolution without a bias, the kernel's bias is zero.
+        If an operator follows a convolution without a bias, the kernel gets a bias of zero.
         """
         problem = self.layer.problem if self.front is None else self.front.problem
         if problem is None:
@@ -166,12 +168,11 @@ def fuse(
     residuals: bool = True,
     may_add: Callable[[int, str, int], bool] = lambda _at, _tensor, _by: True,
 ) -> tuple[Fused, ...]:
-    """Return all layers of a network that a kernel may compute, in the network's order.
+    """Return all of a network's layers that kernels may compute, in the network's order.
 
-    If an addition adds two convolutions, the kernel of the later convolution computes the addition, and the result of
-    the other convolution is the residual. Without `residuals` no kernel computes an addition. `may_add` returns False
-    to refuse an addition; its arguments are the position of the convolution, the tensor with the convolution's result,
-    and the position of the addition.
+    If an addition adds two convolutions, the later one's kernel computes it, and the other one's result is the
+    residual. Without `residuals`, kernels compute no additions. `may_add` returns False to reject an addition; its
+    arguments are the convolution's position, the tensor with the convolution's result, and the addition's position.
     """
     found: list[Fused] = []
     taken: set[int] = set()
@@ -192,10 +193,10 @@ def _never(_at: int, _tensor: str, _by: int) -> bool:
 def _fused(
     graph: Graph, at: int, layer: Layer[LayerProblem], taken: set[int], may_add: Callable[[int, str, int], bool]
 ) -> Fused | None:
-    """Find the operators that a layer's kernel computes, and add the position of the fused addition to `taken`.
+    """Find the operators that a layer's kernel computes, and add the fused addition's position to `taken`.
 
-    None if the layer is a written-out norm and an operator outside the norm reads a tensor inside it, or if the norm's
-    result has another dtype than its input.
+    Returns None for a written-out norm if an operator outside it reads a tensor inside it, or if its result and its
+    input have different dtypes.
     """
     operator = graph.operators[at]
     once = all(graph.constant_readers[name] == 1 for name in operator.constants)
@@ -240,16 +241,16 @@ def _fused(
 
 
 def _only_for(graph: Graph, at: int) -> bool:
-    """Whether the tensors inside a written-out norm are read only by the operators of the norm."""
+    """Return whether nothing but a written-out norm's own operators reads the tensors inside it."""
     inside = graph.operators[at].inside
     parts = {at, *(graph.writers[name] for name in inside)}
     return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)
 
 
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """Find the operators in front of a convolution that the convolution's kernel can also compute.
+    """Find the operators in front of a convolution that its kernel can compute as well.
 
-    These operators are padding, joining with earlier frames, upsampling or a gate.
+    These are padding, concatenation with earlier frames, upsampling or a gate.
     """
     found: Front | None = None
     alone = problem
@@ -284,7 +285,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
 
 
 def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
-    """Return the convolution with the padding in front of it; None if it pads N or C, or if it crops."""
+    """Return the convolution with the padding in front of it, or None if that pads N or C, or crops."""
     before, after = amounts[0::2], amounts[1::2]
     if any((*before[:2], *after[:2])) or min(amounts) < 0:
         return None
@@ -315,9 +316,9 @@ def _of_upsampled(of: Geometry) -> Geometry:
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
-    """Return the word and the operators of the activation that is the only reader of a tensor.
+    """Return the word and operators of the activation that is a tensor's only reader.
 
-    The word is empty if there is no such activation. Activations are recognized by their values at sample points.
+    If there is no such activation, the word is empty. Activations are recognized by their values at sample points.
     """
     if tensor in graph.outputs:
         return "", ()
@@ -354,10 +355,10 @@ _OUTPUTS = {each.word: _computed(each, [_SAMPLES]) for each in ACTIVATIONS}
 
 
 def _alone(graph: Graph, values: Mapping[str, object], parts: list[int]) -> bool:
-    """Whether no operator outside `parts` reads a tensor inside the activation, and each of these tensors is read.
+    """Return whether each tensor inside the activation is read, and only by operators in `parts`.
 
-    The tensors inside are the activation's input and the results of all parts except the last. The network must return
-    none of them.
+    These tensors are the activation's input and the results of all parts except for the last one. The network must not
+    return any of them.
     """
     inside = [name for name in values if name not in graph.operators[parts[-1]].writes]
     return all(
@@ -371,9 +372,9 @@ def _same(known: Sequence[float], made: Sequence[float]) -> bool:
 
 
 def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = "", axis: int = 1) -> Layer[Problem]:
-    """Return a convolution as a layer, with the problem or the reason why no kernel computes it.
+    """Return a convolution as a layer, with its problem or the reason why no kernel computes it.
 
-    `axis` is the axis of the output's channels: the last axis for a linear layer, otherwise 1.
+    `axis` is the axis of the output's channels, which is the last one for a linear layer and 1 otherwise.
     """
     why_not = why_not or geometry.why_not
     problem = None if why_not else Problem(geometry, "bias" if bias else "none")
@@ -383,7 +384,7 @@ def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = ""
 def matrix_product(
     label: str, a: Shape, b: Shape, y: Shape, transposes: str, dtype: str, *, bias: bool = False, why_not: str = ""
 ) -> MatrixProduct | None:
-    """Return a matrix product with its sizes, or the reason why no kernel computes it; None if a size is unknown.
+    """Return a matrix product with its sizes, or the reason why no kernel computes it, or None if a size is unknown.
 
     a is [..., M, K], y is [..., M, N], and b is [..., K, N], or [..., N, K] if `transposes` is nt. If b has two
     dimensions, all batches of a become rows of one product.
@@ -407,6 +408,6 @@ def matrix_product(
 
 
 def product_epilogue(graph: Graph, at: int, of: MatrixProduct) -> str:
-    """Return the epilogue of a product's kernel: the bias, and the activation if it is the output's only reader."""
+    """Return the epilogue for a product's kernel: the bias, and the activation if nothing else reads the output."""
     word, _ = activation_behind(graph, graph.operators[at].writes[0])
     return epilogue_name(residual=False, activation=word) if of.bias or word else "none"

@@ -1,4 +1,4 @@
-"""Call the C interface of an exported library, for any operation. Arrays are passed as device addresses."""
+"""Call an exported library's C interface, for any operation. Arrays are passed as device addresses."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ ABI_VERSION = 2
 
 Number: TypeAlias = int | float
 Enqueue: TypeAlias = Callable[[int, int, Sequence[Number]], None]
-"""A function that enqueues a pass. Its arguments are a stream, the address of a workspace, and the addresses of all
-arrays in the order of the interface; scalars are passed by value."""
+"""A function that enqueues a pass. Its arguments are a stream, the workspace's address, and the addresses of all arrays
+in the interface's order. Scalars are passed by value.
+"""
 SCALAR = "scalar"
 """role of a number that is passed to kernels by value"""
 _FORMATS = {"f32": "f", "f64": "d", "i32": "i", "i64": "q"}  # `struct` formats of scalars
 
 
 class Status(enum.IntEnum):
-    """The status that a library function returns."""
+    """The status returned by a library function."""
 
     OK = 0
     BAD_PROBLEM = 1
@@ -78,13 +79,13 @@ class InterfaceArray:
 
     @property
     def format(self) -> str:
-        """Format of the array's field in `NAME_arguments`, for `struct`: an address, or a number for a scalar."""
+        """The `struct` format of the array's field in `NAME_arguments`: an address, or a number for a scalar."""
         return _FORMATS[next(iter(self.dtypes.values()))] if self.role == SCALAR else "Q"
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """An operation's declaration of sizes, words and arrays, in the order of the C interface."""
+    """An operation's declaration of sizes, words and arrays, in the C interface's order."""
 
     name: str
     runtime: tuple[str, ...]
@@ -95,7 +96,9 @@ class Interface:
     arrays: tuple[InterfaceArray, ...]
 
     def problem(self, given: Mapping[str, int | str]) -> DeclaredProblem:
-        """Return the problem with these sizes and words. Raises ValueError if one is unknown, missing or invalid."""
+        """Return the problem with these sizes and words. Raises ValueError if any of them is unknown, missing or
+        invalid.
+        """
         names = {size.name for size in self.sizes} | self.words.keys()
         for name in given:
             if name not in names:
@@ -123,7 +126,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class DeclaredProblem:
-    """One problem of an operation."""
+    """One of an operation's problems."""
 
     interface: Interface
     values: Mapping[str, int | str]
@@ -131,7 +134,7 @@ class DeclaredProblem:
 
     @property
     def runtime_sizes(self) -> tuple[int, ...]:
-        """The sizes that are passed at run time."""
+        """The sizes passed at run time."""
         return tuple(int(self.values[name]) for name in self.interface.runtime)
 
     def with_runtime(self, *sizes: int) -> DeclaredProblem:
@@ -145,7 +148,7 @@ class DeclaredProblem:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the problem's fields in the C interface."""
+        """The numbers in the problem's fields in the C interface."""
         sizes = (int(self.values[size.name]) for size in self.interface.sizes)
         words = (allowed.index(str(self.values[name])) for name, allowed in self.interface.words.items())
         return (*sizes, *words)
@@ -153,7 +156,7 @@ class DeclaredProblem:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel in a library and the problem it was tuned for."""
+    """A kernel in a library, and the problem for which it was tuned."""
 
     name: str
     """name of the kernel, in the form study.layer"""
@@ -170,7 +173,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
-    """The shape and type of an array in a problem."""
+    """The shape and type of one of a problem's arrays."""
 
     name: str
     role: str
@@ -181,7 +184,7 @@ class ArrayShape:
 
 
 def int32(number: int) -> int:
-    """Return a number that fits in 32 bits. Raises ValueError for other numbers, which ctypes would truncate."""
+    """Return a number that fits into 32 bits. Raises ValueError for others, which ctypes would truncate."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is too large for the library, whose sizes have 32 bits")
     return number
@@ -201,10 +204,10 @@ class _Array(ctypes.Structure):
 
 
 def find_libraries(interfaces: Sequence[Interface], exported: Path | None = None) -> dict[str, Path]:
-    """Find the shared libraries in an exported folder, by operation; None: in the folder of this package.
+    """Find the shared libraries in an exported folder (None: this package's folder), by operation.
 
-    A library is in the exported folder, or in a subfolder with the operation's name, or in the `build` folder of one of
-    these. For None, the folder with the operation's name is next to this package's export. Raises FileNotFoundError if
+    A library is in the exported folder, in a subfolder with the operation's name, or in a `build` folder in one of
+    these. With None, the folder with the operation's name is next to this package's export. Raises FileNotFoundError if
     there is no library.
     """
     package = Path(__file__).resolve().parent
@@ -229,9 +232,9 @@ class Library:
     """A loaded shared library."""
 
     def __init__(self, path: str | Path, interfaces: Sequence[Interface]) -> None:
-        """Load a library, whose operation is one of `interfaces`.
+        """Load a library for one of the operations in `interfaces`.
 
-        Raises OSError if the file cannot be loaded, ImportError if autotune did not export it for one of these
+        Raises OSError if the file can't be loaded, and ImportError if autotune didn't export it for one of these
         operations or if its interface version differs from this loader's.
         """
         self.path = Path(path).resolve()
@@ -264,7 +267,7 @@ class Library:
         self._kernel = type("Kernel", (ctypes.Structure,), {"_fields_": kernel})
 
     def function(self, name: str) -> Callable[..., int]:
-        """Return a function of the library. Raises AttributeError if the library does not have it."""
+        """Return one of the library's functions. Raises AttributeError if there is no such function."""
         found: Callable[..., int] = getattr(self._c, f"{self.interface.name}_{name}")
         return found
 
@@ -273,7 +276,7 @@ class Library:
         return found.decode() if isinstance(found, bytes) else None
 
     def _declare(self) -> None:
-        """Declare argument types, because ctypes would truncate an address to an int."""
+        """Declare argument types, because otherwise ctypes would truncate an address to an int."""
         pointer = ctypes.c_void_p
         sizes = (ctypes.c_int32,) * len(self.interface.runtime)
         arguments: dict[str, tuple[type, ...]] = {
@@ -313,11 +316,11 @@ class Library:
         return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
 
     def _of(self, problem: DeclaredProblem) -> ctypes.Array[ctypes.c_int32]:
-        """Return the problem as a C array. Raises ValueError for a number that does not fit in 32 bits."""
+        """Return the problem as a C array. Raises ValueError for a number that doesn't fit into 32 bits."""
         return self._problem(*map(int32, problem.numbers))
 
     def array_shapes(self, problem: DeclaredProblem) -> tuple[ArrayShape, ...]:
-        """Return the arrays of a problem, whose run-time sizes may be 0. Raises LibraryError for an invalid problem."""
+        """Return a problem's arrays. Its run-time sizes may be 0. Raises LibraryError for an invalid problem."""
         if problem.is_empty:
             layout = str(problem.values.get("layout", ""))
             empty = [name for name in self.interface.runtime if problem.values[name] == 0]
@@ -342,11 +345,11 @@ class Library:
         return tuple(shapes)
 
     def kernel_name(self, problem: DeclaredProblem) -> str | None:
-        """Return the name of the kernel for a problem on the current context's device; None if there is no kernel."""
+        """Return the name of a problem's kernel on the current context's device, or None if there is no kernel."""
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
     def workspace_bytes(self, problem: DeclaredProblem) -> int:
-        """Return the workspace size in bytes of a pass on the current context's device.
+        """Return how many bytes of workspace a pass needs on the current context's device.
 
         Raises LibraryError if there is no kernel for the problem.
         """
@@ -355,7 +358,7 @@ class Library:
         return size.value
 
     def prepared(self, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int) -> int:
-        """Create a handle of the kernel for a problem on the current context's device, and return its address.
+        """Create a handle for a problem's kernel on the current context's device, and return its address.
 
         The handle copies the weights. Raises LibraryError.
         """
@@ -377,10 +380,10 @@ class Library:
         self.call("forward", ctypes.byref(self._of(problem)), arguments, stream)
 
     def enqueuer(self, problem: DeclaredProblem, workspace_bytes: int) -> Enqueue:
-        """Return a function that enqueues a pass for a problem; weights are arguments like all other arrays.
+        """Return a function that enqueues a pass for a problem, with weights as arguments like all other arrays.
 
-        The workspace must have `workspace_bytes(problem)` bytes. The returned function raises LibraryError, as
-        `forward` does.
+        The workspace must have `workspace_bytes(problem)` bytes. Like `forward`, the returned function raises
+        LibraryError.
         """
         of, forward, arguments_bytes, pack = (
             self._of(problem),
@@ -397,33 +400,33 @@ class Library:
         return enqueue
 
     def arguments(self, arrays: Mapping[str, Number], workspace: int, workspace_bytes: int) -> bytes:
-        """Return a packed `NAME_arguments` with these addresses and scalars, given by name."""
+        """Return a packed `NAME_arguments` with these addresses and scalars, which are given by name."""
         addresses = (arrays.get(array.name, 0) for array in self.interface.arrays)
         return self.pack(self.arguments_bytes, workspace, workspace_bytes, *addresses)
 
     def call(self, function: str, *arguments: object) -> None:
-        """Call a function that returns a status. Raises LibraryError if the status is not OK."""
+        """Call a function that returns a status. Raises LibraryError if it isn't OK."""
         status = self.function(function)(*arguments)
         if status:
             raise self.error(status)
 
     def error(self, status: int) -> LibraryError:
-        """Return an error with this status and the library's message about the calling thread's latest call."""
+        """Return an error with this status and the library's message about the thread's latest call."""
         message, more = self._text("status_text", status) or "", self._text("last_error")
         return LibraryError(Status(status), f"{message} ({more})" if more else message)
 
 
 class Handle:
-    """A kernel with weights, prepared for one shape on one device; freed by `release` or when the handle is deleted.
+    """A kernel with weights, prepared for one shape on one device. It is freed by `release` or when it is deleted.
 
-    A handle may run on several streams at once, each with its own workspace.
+    A handle can run on several streams at once, each with its own workspace.
     """
 
     def __init__(self, library: Library, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int = 0) -> None:
-        """Choose the kernel for a problem on the current context's device and copy the weights.
+        """Choose a problem's kernel on the current context's device and copy the weights.
 
         `arrays` are device addresses. Once the stream has reached this point, the caller may change or free the
-        weights, and the handle may run on other streams. Raises LibraryError.
+        weights, and the handle can run on other streams. Raises LibraryError.
         """
         self._library = library
         self._address: int | None = library.prepared(problem, arrays, stream)
@@ -434,9 +437,9 @@ class Handle:
         """name of the kernel, in the form study.layer"""
 
     def workspace_bytes(self, *sizes: int) -> int:
-        """Return the workspace size in bytes of a pass with these run-time sizes.
+        """Return how many bytes of workspace a pass with these run-time sizes needs.
 
-        Raises LibraryError if the kernel does not support the sizes.
+        Raises LibraryError if the kernel doesn't support the sizes.
         """
         size = ctypes.c_uint64()
         self._library.call("handle_workspace_size", self._address, *map(int32, sizes), ctypes.byref(size))
@@ -445,8 +448,8 @@ class Handle:
     def enqueuer(self, *sizes: int) -> Enqueue:
         """Return a function that enqueues a pass with these run-time sizes and raises LibraryError.
 
-        The workspace must have `workspace_bytes(*sizes)` bytes; pass 0 as the address of an array that a launch does
-        not use. The returned function neither allocates nor synchronizes, so CUDA graphs can capture it. Everything
+        The workspace must have `workspace_bytes(*sizes)` bytes. For an array that a launch doesn't use, pass 0 as the
+        address. The returned function neither allocates nor synchronizes, so CUDA graphs can capture it. Everything
         that is the same for all passes is looked up in advance, because host overhead limits small layers.
         """
         workspace_bytes, arguments_bytes = self.workspace_bytes(*sizes), self._library.arguments_bytes
@@ -461,6 +464,6 @@ class Handle:
         return enqueue
 
     def release(self) -> None:
-        """Wait until the device has finished with the handle, then free it. The handle must not run again."""
+        """Wait until the device has finished with the handle, then free it. It must not run again."""
         self._free()
         self._address = None

@@ -1,11 +1,11 @@
-"""Make names for the layers of a study from the names in a network."""
+"""Name a study's layers after a network's."""
 
 from __future__ import annotations
 
 import re
 
 LONGEST_NAME = 60
-"""Maximum length of a layer's name in characters, not counting a number that makes the name unique."""
+"""Maximum length of a layer's name in characters, without a number that makes it unique."""
 
 
 def plain_name(label: str) -> str:
@@ -14,7 +14,7 @@ def plain_name(label: str) -> str:
 
 
 def unused_name(name: str, taken: set[str], ending: str = "") -> str:
-    """Return a name that is not in `taken`, numbered if necessary, and add it to `taken`."""
+    """Return a name that isn't in `taken`, numbered if necessary, and add it to `taken`."""
     number = 1
     while (made := f"{name}{f'-{number}' if number > 1 else ''}{ending}") in taken:
         number += 1

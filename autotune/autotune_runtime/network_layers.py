@@ -1,4 +1,4 @@
-"""Describe a layer of a network: the problem that a kernel computes, or the reason why no kernel does."""
+"""Describe a network's layer: the problem that a kernel computes, or why no kernel does."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ KINDS: Mapping[str, str] = {
     "pixel_mean": "mean",
     "gate": "gate",
 }
-"""The kind of layer that each operation computes."""
+"""The kind of layer computed by each operation."""
 PLAIN = tuple(operation for operation, kind in KINDS.items() if kind != "convolution")
 """Operations whose layers have no filters."""
 LINEAR = "linear layer"
-"""The kind of a linear layer of rows [..., C], which a kernel computes as a 1x1 convolution of channels-last images."""
+"""The kind of a linear layer with rows [..., C], which a kernel computes as a 1x1 convolution of channels-last
+images.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer(Generic[Of]):
-    """A convolution, linear layer, norm, concatenation, pool or gate of a network."""
+    """One of a network's convolutions, linear layers, norms, concatenations, pools or gates."""
 
     kind: str
     """a value of KINDS, or LINEAR"""

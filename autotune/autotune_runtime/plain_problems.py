@@ -1,4 +1,4 @@
-"""Describe layers without filters as problems of kernels: norms, concatenations, pools, means and gates."""
+"""Describe layers without filters as problems for kernels: norms, concatenations, pools, means and gates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .convolution import DTYPES, Shape, sizes
 from .network_layers import KINDS, Layer
 
 MOST_TENSORS = 8
-"""Maximum number of tensors that a kernel concatenates."""
+"""How many tensors a kernel can concatenate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class PlainProblem:
 
     @property
     def arguments(self) -> dict[str, int | str]:
-        """The operation's words except the dtype, and the sizes that the shapes do not determine."""
+        """The operation's words except for the dtype, and the sizes that the shapes don't determine."""
         return {}
 
     @property
     def values(self) -> dict[str, int | str]:
-        """The operation's sizes and words; sizes that are not listed have their defaults."""
+        """The operation's sizes and words. Sizes that aren't listed have their defaults."""
         return {"n": self.x[0], "pixels": math.prod(self.x[2:]), "c": self.x[1], "dtype": self.dtype}
 
     @property
@@ -60,18 +60,18 @@ class PlainProblem:
 
     @property
     def activation(self) -> str:
-        """The activation of the epilogue, such as silu; empty if there is none."""
+        """The epilogue's activation, such as silu, or "" if there is none."""
         return self.epilogue.removeprefix(self.terms).removeprefix("_")
 
     @property
     def shapes(self) -> tuple[str, str]:
-        """Sizes of the images, and the problem's other sizes, for reports."""
+        """Sizes of the images and the problem's other sizes, for reports."""
         return sizes(self.x), ""
 
     def epilogues(self, activation: str, *, scaled: bool) -> tuple[str, ...]:
-        """Return the epilogues that a kernel may compute if an activation follows, the most complete first.
+        """Return the epilogues that a kernel may compute if an activation follows, the most complete one first.
 
-        `activation` is a word, or empty if there is none. `scaled`: a scale and a shift of each channel follow the
+        `activation` is a word, or "" if there is none. `scaled` means that a scale and shift of each channel follow the
         layer.
         """
         terms = "weight_bias" if scaled else self.terms
@@ -80,7 +80,7 @@ class PlainProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormProblem(PlainProblem):
-    """A layer norm, group norm or RMS norm with its weights and the activation after it.
+    """A layer norm, group norm or RMS norm with its weights and the activation that follows.
 
     `x` is [N, C, ...] for group norms and if `second` is set, otherwise [..., C]. `epilogue` is weight_bias, weight or
     none, followed by the activation.
@@ -99,7 +99,7 @@ class NormProblem(PlainProblem):
 
     @property
     def layout(self) -> str:
-        """The layout: nhwc for images; nchw for rows, which have no layout."""
+        """The layout: nhwc for images, and nchw for rows, which don't have a layout."""
         return "nchw" if self.groups is None and not self.second else "nhwc"
 
     @property
@@ -122,7 +122,7 @@ class NormProblem(PlainProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcatProblem(PlainProblem):
-    """A concatenation along the channels with the batch norm and the activation after it; `x` is the output's shape."""
+    """A concatenation along the channels, with the batch norm and activation that follow. `x` is the output's shape."""
 
     operation = "concat"
 
@@ -168,7 +168,7 @@ class MeanProblem(PlainProblem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateProblem(PlainProblem):
-    """The product of images and a factor for each image and channel."""
+    """The product of images and a factor per image and channel."""
 
     operation = "gate"
 
@@ -233,10 +233,10 @@ def norm(
     terms: str,
     why_not: str = "",
 ) -> Layer[NormProblem]:
-    """Return a norm of x as a layer, with the problem or the reason why no kernel computes it.
+    """Return a norm of x as a layer, with its problem or the reason why no kernel computes it.
 
-    With `groups`, each group of channels of an image [N, C, ...] has its own statistics. Without `groups`, each row of
-    `channels` elements has its own statistics; rows lie along the last axis, or along axis 1 if `second` is set.
+    With `groups`, each group of channels of an image [N, C, ...] has its own statistics. Otherwise, each row of
+    `channels` elements does; rows lie along the last axis or, if `second` is set, along axis 1.
     """
     known = tuple(size for size in x if size is not None)
     if len(known) < len(x) or not known:
@@ -263,7 +263,7 @@ def norm(
 
 
 def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Layer[ConcatProblem] | None:
-    """Return a concatenation of images [N, C, ...] as a layer; None if a size is unknown.
+    """Return a concatenation of images [N, C, ...] as a layer, or None if a size is unknown.
 
     The layer contains the problem or the reason why no kernel computes it.
     """

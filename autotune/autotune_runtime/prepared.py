@@ -1,4 +1,4 @@
-"""Run an operation on arrays of CuPy, PyTorch or PyCUDA: find the problem from their shapes, and create the outputs."""
+"""Run an operation on CuPy, PyTorch or PyCUDA arrays: derive the problem from their shapes and create the outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .arrays import View
 from .interface import SCALAR, DeclaredProblem, Enqueue, Handle, Interface, InterfaceArray, Library, Number
 
 GIVEN = ("in", "weights", "inout")
-"""Roles of the arrays that the caller must pass; missing arrays of other roles are created."""
+"""Roles of the arrays that the caller must pass. Missing arrays with other roles are created."""
 WEIGHTS = ("weights",)
 CALLED = ("in", "inout")
 """`WEIGHTS` are the roles of arrays that are prepared once, `CALLED` the roles of the arrays that each pass takes.
@@ -30,10 +30,10 @@ def problem_of(
     named: Mapping[str, int | str],
     axes_of: Callable[[InterfaceArray], tuple[str, ...]] | None = None,
 ) -> DeclaredProblem:
-    """Return the problem of arrays with these shapes and dtypes; `named` contains all other sizes and words.
+    """Return the problem of arrays with these shapes and dtypes. `named` contains all other sizes and words.
 
-    `axes_of` returns the axes of an array in the order of its shape; None: axes are in the order in which the problem's
-    layout stores them. Raises ValueError if two arrays disagree, or if a size is missing.
+    `axes_of` returns an array's axes in the order of its shape; None means the order in which the problem's layout
+    stores them. Raises ValueError if two arrays disagree, or if a size is missing.
     """
     values: dict[str, int | str] = dict(named)
     layout = str(named.get("layout", interface.words.get("layout", ("",))[0]))
@@ -52,7 +52,7 @@ def problem_of(
 
 
 def _problems_dtype(array: InterfaceArray, dtype: str) -> str | None:
-    """Return the dtype word of the problem that an array's dtype determines; None if several words are possible."""
+    """Return the problem's dtype word, given an array's dtype, or None if several words are possible."""
     words = [word for word, stored in array.dtypes.items() if stored == dtype]
     return words[0] if len(words) == 1 else None
 
@@ -66,10 +66,10 @@ def run(
 ) -> object:
     """Enqueue a pass on the given arrays and return the outputs.
 
-    Pass input arrays by position or by name, and sizes and words that no shape determines by name. Outputs that are not
-    given, and the workspace, are created with the library and device of the first array. `stream` None: the current
-    stream of the first array's library. Raises LibraryError with the library's message, TypeError or ValueError for
-    arrays that do not match.
+    Pass input arrays by position or by name, and sizes and words that no shape determines by name. The workspace, and
+    any outputs that you don't pass, are created with the first array's library and device. If `stream` is None, it is
+    the current stream of the first array's library. Raises LibraryError with the library's message, and TypeError or
+    ValueError for arrays that don't match.
     """
     scalars = scalars_of(library.interface, named)
     given, sizes = _Takes(library.interface, GIVEN).given(positional, named)
@@ -84,7 +84,7 @@ def run(
 
 
 def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Number]:
-    """Remove the scalars from a call's named arguments and return them. Raises TypeError if one is missing."""
+    """Remove the scalars from a call's keyword arguments and return them. Raises TypeError if one is missing."""
     scalars: dict[str, Number] = {}
     for array in interface.arrays:
         if array.role == SCALAR:
@@ -97,18 +97,19 @@ def scalars_of(interface: Interface, named: dict[str, object]) -> dict[str, Numb
 
 
 class Prepared:
-    """An operation with weights that were prepared once; call it with the other input arrays.
+    """An operation whose weights have been prepared once. Call it with the other input arrays.
 
-    All run-time sizes work. The weights are copied: once the stream has finished preparing, you may change or free
-    them. A Prepared belongs to the device of the weights (with PyCUDA: the current device). Several threads may call it
+    It works for all run-time sizes. The weights are copied: once the stream has finished preparing, you may change or
+    free them. A Prepared belongs to the weights' device (with PyCUDA: the current device). Several threads may call it
     at once, on any streams.
     """
 
     def __init__(self, library: Library, *positional: object, stream: object = None, **named: object) -> None:
         """Prepare weights, which are passed by position or by name.
 
-        Pass sizes and words that the shapes of the weights do not determine by name, or pass further arrays that have
-        these sizes. The run-time sizes determine which kernel is chosen; they default to 1. Raises the errors of `run`.
+        If the weights' shapes don't determine all sizes and words, pass the others by name, or pass further arrays with
+        these sizes. The run-time sizes determine which kernel is chosen, and default to 1. Raises the same errors as
+        `run`.
         """
         interface = library.interface
         given, sizes = _Takes(interface, WEIGHTS).given(positional, named)
@@ -138,7 +139,9 @@ class Prepared:
         return self.handle.kernel_name
 
     def __call__(self, *positional: object, stream: object = None, workspace: object = None, **named: object) -> object:
-        """Enqueue a pass on the input arrays except the weights; return the outputs. Raises the errors of `run`."""
+        """Enqueue a pass on the input arrays, without the weights, and return the outputs. Raises the same errors as
+        `run`.
+        """
         scalars = scalars_of(self._library.interface, named)
         given, sizes = self._takes.given(positional, named)
         views = {name: arrays.view(array, name) for name, array in given.items()}
@@ -162,7 +165,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A pass on arrays whose shapes were checked."""
+    """A pass on arrays whose shapes have been checked."""
 
     made: Made
     workspace_bytes: int
@@ -210,7 +213,7 @@ def _pass(
 
 
 class _Takes:
-    """Separates the arguments of a call into arrays, and sizes and words."""
+    """Separates a call's arguments into arrays on the one hand, and sizes and words on the other."""
 
     def __init__(self, interface: Interface, roles: tuple[str, ...]) -> None:
         self.expected = [array.name for array in interface.arrays if array.role in roles]
@@ -223,7 +226,7 @@ class _Takes:
     def given(
         self, positional: tuple[object, ...], named: Mapping[str, object]
     ) -> tuple[dict[str, object], dict[str, object]]:
-        """Return the arrays by name, and the other named arguments.
+        """Return the arrays by name, and the other keyword arguments.
 
         Raises TypeError if there are no arrays or too many. A size may have the same name as an array, such as conv2d's
         w (width and filters); an integer is then the size.
@@ -255,9 +258,9 @@ def _made(
     roles: tuple[str, ...],
     others: Mapping[str, View] | None = None,
 ) -> Made:
-    """Check the given arrays and return the arrays to create; `others` are arrays that were given earlier.
+    """Check the given arrays and return those that have to be created. `others` are arrays given earlier.
 
-    Raises ValueError for arrays that do not match the problem or each other, or if an array of one of `roles` is
+    Raises ValueError for arrays that don't match the problem or each other, or if an array with one of these `roles` is
     missing.
     """
     declared = {array.name: array for array in library.array_shapes(problem)}

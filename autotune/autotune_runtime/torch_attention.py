@@ -12,10 +12,10 @@ from torch.nn import functional
 
 @contextmanager
 def fast_attention(network: nn.Module) -> Iterator[None]:
-    """Make self-attention read and write rows [N, T, C] inside the block, instead of transposed copies.
+    """Make self-attention read and write rows [N, T, C] inside the block instead of transposed copies.
 
-    PyTorch's fast path does so when a network runs, but not when it is captured: a capture moves the rows to [T, N, C],
-    so later layers add and normalize tensors that are not contiguous, which no kernel supports.
+    PyTorch's fast path does this when a network runs, but not when it is captured. A capture moves the rows to
+    [T, N, C], so later layers add and normalize tensors that aren't contiguous, which no kernel supports.
     """
     parts = [part for part in network.modules() if type(part) is nn.MultiheadAttention and _is_plain(part)]
     for part in parts:
@@ -28,7 +28,7 @@ def fast_attention(network: nn.Module) -> Iterator[None]:
 
 
 def _is_plain(part: nn.MultiheadAttention) -> bool:
-    """Whether an attention module has the arguments that PyTorch's fast path needs."""
+    """Return whether an attention module has the arguments that PyTorch's fast path needs."""
     return part.batch_first and part._qkv_same_embed_dim and part.bias_k is None and not part.add_zero_attn
 
 
@@ -42,9 +42,9 @@ def _attend(
     attn_mask: Tensor | None = None,
     **others: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of query, key and value [N, T, C] as `part` does; return the output and the attention weights.
+    """Compute attention of query, key and value [N, T, C] like `part`, and return the output and the attention weights.
 
-    Cases that the fast path does not support run `nn.MultiheadAttention.forward`.
+    Anything that the fast path doesn't support runs `nn.MultiheadAttention.forward`.
     """
     masked = key_padding_mask is not None or attn_mask is not None
     if query is not key or key is not value or query.dim() != 3 or masked or need_weights:

@@ -1,6 +1,6 @@
 """The backend `torch.compile(model, backend="autotune")`: an exported library computes convolutions, Inductor the rest.
 
-PyTorch finds the backend through an entry point if autotune is installed. With only an exported folder, call
+If autotune is installed, PyTorch finds the backend through an entry point. If you only have an exported folder, call
 `torch.compile(model, backend=autotune_runtime.torch_backend.autotune)`.
 """
 
@@ -126,7 +126,9 @@ def _pending(
     convert: Callable[[], Callable[..., object]],
     compiled: Callable[[nn.Module], Callable[..., object]],
 ) -> Callable[..., object]:
-    """Return a function that runs the original network until its kernels are built, then converts and compiles it."""
+    """Return a function that runs the original network until its kernels have been built, then converts and compiles
+    it.
+    """
     tracing, ready = TracingContext.try_get(), False
     run: Callable[..., object] = network
 
@@ -146,14 +148,14 @@ def _pending(
 
 
 def _words(libraries: Mapping[str, Library] | None) -> str:
-    """Return the paths of libraries, for the log."""
+    """Return the libraries' paths, for the log."""
     return ", ".join(str(library.path) for library in (libraries or {}).values()) or "untuned"
 
 
 def _libraries(given: object) -> dict[str, Library] | None:
     """Call `libraries_if_any` with the option or the environment variable.
 
-    Raises FileNotFoundError with a message that says how to name a library.
+    Raises FileNotFoundError with a message that explains how to specify a library.
     """
     named = given or os.environ.get(LIBRARY)
     try:
@@ -167,9 +169,9 @@ def _libraries(given: object) -> dict[str, Library] | None:
 def _guarded(
     compiled: Callable[..., object], made: Lifted, baked: list[Tensor], graph: fx.GraphModule, taken: list[object]
 ) -> Callable[..., object]:
-    """Return a function that runs the compiled graph while the tensors compiled into it are the same and unchanged.
+    """Return a function that runs the compiled graph as long as the tensors compiled into it don't change.
 
-    After a change, the function runs the original graph and issues one warning.
+    After a change, it issues one warning and runs the original graph.
     """
 
     def versions() -> list[int]:

@@ -1,8 +1,8 @@
 """Time a tuned layer and PyTorch's alternatives for the same work, interleaved, in CUDA graphs and with cold caches.
 
-The passes of a contender are recorded in one CUDA graph. Each pass has its own images, filters and outputs, and the
-caches are overwritten before the graph is replayed. So neither Python nor launches nor data cached by an earlier pass
-affect the time.
+A contender's passes are recorded in one CUDA graph. Each pass has its own images, filters and outputs, and the caches
+are overwritten before the graph is replayed, so neither Python nor launches nor data cached by an earlier pass affect
+the time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_BYTES = 1 << 30  # maximum total size of the arrays of all passes
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work that every contender of a race must do."""
+    """The work that every contender in a race has to do."""
 
     kernel: LayerProblem
     """the problem that the library's kernel computes; PyTorch's kernels compute the rest of the work"""
@@ -50,7 +50,7 @@ class Work:
 
     @property
     def words(self) -> str:
-        """The work after the layer, in words."""
+        """What follows the layer, in words."""
         parts = [
             *(["residual"] if self.residual else []),
             *([BY_WORD[self.activation].name] if self.activation else []),
@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The length of a race. Most of a race's time goes to the passes, each of which has its own arrays and kernel."""
+    """How long a race is. Most of its time goes to the passes, each of which has its own arrays and kernel."""
 
     rounds: int
     """number of rounds; a race's result is the median"""
@@ -74,7 +74,7 @@ BRIEF = Effort(rounds=7, passes=8)  # for an untuned network, because the user w
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Median time of a pass of each contender, in microseconds."""
+    """Each contender's median time per pass, in microseconds."""
 
     tuned_us: float
     rivals: tuple[tuple[str, float], ...]
@@ -83,7 +83,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The inputs of a pass: images, PyTorch's layer, the tuned layer with the same weights, and the residual."""
+    """A pass's inputs: images, PyTorch's layer, the tuned layer with the same weights, and the residual."""
 
     x: Tensor
     joined: tuple[Tensor, ...]
@@ -102,7 +102,7 @@ Inputs = TypeVar("Inputs")
 def race(
     work: Work, layer: Convolution | Plain, library: str | Path, runtime: Runtime, effort: Effort = THOROUGH
 ) -> Times | None:
-    """Time a library's kernel and PyTorch's alternatives; None if the kernel disagrees with PyTorch."""
+    """Time a library's kernel and PyTorch's alternatives, or return None if the kernel disagrees with PyTorch."""
     device = layer.device
     first = _arrays(work, layer, library)
     expected = _separate(work, first).float()
@@ -122,7 +122,7 @@ def race_apart(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time a kernel that computes a gate and a convolution against separate kernels for the two."""
+    """Time a kernel that computes both a gate and a convolution against separate kernels for the two."""
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
@@ -143,9 +143,9 @@ def timed(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time contenders on the same inputs; one contender is named `tuned`.
+    """Time contenders, one of which is called `tuned`, on the same inputs.
 
-    The inputs are `first` and further inputs from `another`. `each_bytes` is the size of the tensors that a pass reads
+    The inputs are `first` and further ones from `another`. `each_bytes` is the size of the tensors that a pass reads
     and writes.
     """
     once_us = min(_once_us(partial(run, first), device, runtime) for run in contenders.values())
@@ -171,7 +171,7 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 
 
 def _rivals(work: Work) -> dict[str, Pass]:
-    """Return PyTorch's alternatives by name: an eager network's operators, and if `work.compiled`, compiled ones."""
+    """Return PyTorch's alternatives by name: an eager network's operators and, if `work.compiled`, compiled ones."""
     of = work.kernel
     plain = LINEAR if work.linear else KINDS[of.operation]
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {plain}'}": partial(_separate, work)}
@@ -183,7 +183,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
 def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None = None) -> Arrays:
     """Make random inputs and a copy of the layer in the problem's layout.
 
-    Without a library, PyTorch also computes the tuned layer.
+    Without a library, PyTorch computes the tuned layer too.
     """
     of = work.kernel
     memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
@@ -204,7 +204,7 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
-    """Run the tuned layer, followed by PyTorch's kernels for the operators that it does not fuse."""
+    """Run the tuned layer, followed by PyTorch's kernels for operators that it doesn't fuse."""
     kernel = work.kernel
     given = (arrays.x, arrays.z if kernel.has_residual else None, *arrays.before)
     y: Tensor = arrays.tuned(*given) if isinstance(kernel, Problem) else arrays.tuned(arrays.x, *arrays.joined)
@@ -223,19 +223,19 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
 
 
 def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
-    """Run a stand-in for the code of `torch.compile`: cuDNN's convolution, then one in-place kernel for the rest.
+    """Run a stand-in for `torch.compile`'s code: cuDNN's convolution, then a single in-place kernel for the rest.
 
-    Compiling that kernel would take longer than all races, so a PyTorch operator with the same reads and writes
-    replaces it. Therefore the result lacks the bias, and after a residual also the activation.
+    Compiling that kernel would take longer than all races, so it is replaced by a PyTorch operator with the same reads
+    and writes. The result therefore lacks the bias and, after a residual, the activation.
     """
     y = arrays.layer.with_bias(arrays.layer.prepared(arrays.x, *arrays.before), None)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 
 def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Return the approximate time of a pass in microseconds, including Python.
+    """Return a pass's approximate time in microseconds, including Python.
 
-    A first pass, in which cudnn.benchmark chooses algorithms, is not timed.
+    The first pass, in which cudnn.benchmark chooses algorithms, isn't timed.
     """
 
     def passed() -> None:
@@ -248,7 +248,7 @@ def _once_us(run: Callable[[], object], device: torch.device, runtime: Runtime) 
 def _sample(
     run: Callable[[Inputs], object], sets: list[Inputs], device: torch.device, runtime: Runtime
 ) -> Callable[[], float]:
-    """Return a function that measures the time per pass in microseconds, over one pass for each set of arrays."""
+    """Return a function that measures the time per pass in microseconds, with one pass for each set of arrays."""
     body = runtime.recorded(device, lambda: [run(inputs) for inputs in sets])
     runtime.time_ms(device, body)
     return lambda: 1000 * runtime.time_ms(device, body) / len(sets)

@@ -1,4 +1,4 @@
-"""Describe a call of a library's kernel from PyTorch: the problem, and the tensors that the call creates."""
+"""Describe a call to a library's kernel from PyTorch: the problem, and the tensors that the call creates."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Choice:
 class Call:
     """A call without its tensors.
 
-    The call is passed to the operator as one text argument, because PyTorch's dispatcher takes 0.3 us for each
-    argument, and Inductor writes the text into the code that it generates.
+    It is passed to the operator as a single text argument, because PyTorch's dispatcher takes 0.3 us for each argument,
+    and Inductor writes the text into the code that it generates.
     """
 
     path: str
@@ -75,7 +75,7 @@ class Call:
         return str(dict(self.arguments).get("layout", words[0]))
 
     def _axes(self, array: InterfaceArray) -> tuple[str, ...]:
-        """Return the axes of an array, in the order of its tensor's shape."""
+        """Return an array's axes in the order of its tensor's shape."""
         axes = array.axes[self._layout]
         return (axes[0], axes[-1], *axes[1:-1]) if self.channels_last and len(axes) > 1 else axes
 
@@ -85,12 +85,12 @@ class Call:
         return self.torch_shapes and self._layout == "nhwc"
 
     def problem(self, tensors: Mapping[str, Tensor]) -> DeclaredProblem:
-        """Return the problem of these tensors, given by name. Raises ValueError if they do not match each other."""
+        """Return the problem of these tensors, given by name. Raises ValueError if they don't match each other."""
         problem, runtime = self._problem(tensors)
         return problem.with_runtime(*map(int, runtime.values()))
 
     def _problem(self, tensors: Mapping[str, Tensor]) -> tuple[DeclaredProblem, Mapping[str, int]]:
-        """Return the problem and the run-time sizes by name; symbolic run-time sizes are 1 in the problem."""
+        """Return the problem and the run-time sizes by name. In the problem, symbolic run-time sizes are 1."""
         interface = self.library.interface
         arrays = {array.name: array for array in interface.arrays}
         runtime: dict[str, int] = {}
@@ -111,7 +111,7 @@ class Call:
         return problem, {**dict(zip(interface.runtime, problem.runtime_sizes, strict=True)), **runtime}
 
     def made(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-        """Create tensors for outputs and scratch. Raises ValueError if the given tensors do not match each other."""
+        """Create tensors for outputs and scratch. Raises ValueError if the given tensors don't match each other."""
         problem, runtime = self._problem(tensors)
         first, given, made = next(iter(tensors.values())), dict(tensors), {}
         for array in self.library.array_shapes(problem):
@@ -141,7 +141,7 @@ class Call:
         return LAST[len(shape)]
 
     def _shape(self, name: str, stored: tuple[int, ...], runtime: Mapping[str, int], rank: int) -> tuple[int, ...]:
-        """Return the shape of an array's tensor, in a call whose first tensor has `rank` dimensions."""
+        """Return the shape of an array's tensor in a call whose first tensor has `rank` dimensions."""
         array = next(array for array in self.library.interface.arrays if array.name == name)
         extents = {**dict(zip(array.axes[self._layout], stored, strict=True)), **runtime}
         shape = tuple(extents[axis] for axis in self._axes(array))
@@ -174,10 +174,10 @@ def call_of(text: str) -> Call:
 def usable_kernel(
     library: Library, problem: DeclaredProblem, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
-    """Return the name of the kernel for a problem on the current device, and why the kernel cannot be used.
+    """Return the name of a problem's kernel on the current device, and why it can't be used.
 
-    The name is empty if there is no kernel; the reason is empty if the kernel can be used. `tf32`: the kernel may
-    compute in TF32. `repeatable`: the kernel must compute the same bits in every run.
+    The name is empty if there is no kernel; the reason is empty if it can be used. `tf32`: the kernel may compute in
+    TF32. `repeatable`: the kernel must compute the same bits in every run.
     """
     try:
         library.workspace_bytes(problem)

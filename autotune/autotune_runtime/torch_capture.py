@@ -1,7 +1,7 @@
 """Capture a PyTorch network as graphs of ATen operators with `torch.export`.
 
 If torch.export rejects the whole network, for example because its control flow depends on values, `capture` captures
-the largest parts that torch.export accepts.
+the largest parts that it accepts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .torch_exported import exported, exported_program, graph_module, quiet
 from .torch_repeated import Calls, Once, Repeated, Value
 
 MOST_UNROLLED = 8
-"""Maximum number of times that a convolution may run in one graph."""
+"""How many times a convolution may run in one graph."""
 _MOST_KINDS = 8  # maximum number of different kinds of calls of one part
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A captured graph of a part of a network, or of the whole network."""
+    """A captured graph of a network or of one of its parts."""
 
     path: str
     graph: fx.GraphModule
@@ -43,7 +43,7 @@ class Part:
     """whether the part was a single convolution"""
 
     def layer_name(self, label: str) -> str:
-        """Return the name in the network of a layer of this part."""
+        """Return what one of this part's layers is called in the network."""
         return self.path if self.is_convolution else ".".join(filter(None, (self.path, label)))
 
 
@@ -54,12 +54,12 @@ def capture(
     *,
     most_unrolled: int = MOST_UNROLLED,
 ) -> tuple[nn.Module, tuple[Part, ...]]:
-    """Replace the parts of a network that can be captured by graphs; return the changed network and the graphs.
+    """Replace those parts of a network that can be captured by graphs, and return the changed network and the graphs.
 
     The whole network becomes one graph if torch.export accepts it and no convolution runs more than `most_unrolled`
-    times. Otherwise the largest parts whose parameters no code outside the part reads become graphs. A part that runs
+    times. Otherwise, the largest parts whose parameters aren't read by any outside code become graphs. A part that runs
     many times becomes one graph for each kind of call. `sketched` is called early with sketches of the graph or of the
-    largest parts; making a sketch takes a fraction of torch.export's time.
+    largest parts, which take a fraction of torch.export's time.
     """
     runs = Counter[nn.Module]()
     sketch = None if sketched is None else _sketch(network, arguments, runs)
@@ -75,7 +75,7 @@ def capture(
 
 
 def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
-    """Trace the network on fake tensors; the operators are nearly always the same as torch.export's.
+    """Trace the network on fake tensors, which nearly always results in the same operators as torch.export.
 
     Returns None if tracing fails or a part without children has forward hooks. Counts in `runs` how often each part
     runs.
@@ -122,7 +122,7 @@ def _sketches(network: nn.Module, arguments: tuple[object, ...], runs: Counter[n
 
 
 def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield parameters and buffers, once for each of their names."""
+    """Yield parameters and buffers, once for each name that they have."""
     yield from network.named_parameters(remove_duplicate=False)
     yield from network.named_buffers(remove_duplicate=False)
 
@@ -137,7 +137,7 @@ def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Modul
 
 @contextlib.contextmanager
 def _hooked(parts: Iterable[nn.Module], called: Callable[..., None]) -> Iterator[None]:
-    """Call a function before each call of these parts, with the part and its positional and named arguments."""
+    """Call a function before each call to these parts, with the part and its positional and keyword arguments."""
     hooks = [part.register_forward_pre_hook(called, with_kwargs=True) for part in parts]
     try:
         yield
@@ -174,7 +174,7 @@ def _given_once(
 def _largest(network: nn.Module, made: Callable[[str, nn.Module], list[Part]]) -> Iterator[Part]:
     """Apply `made` to the network's children that contain convolutions, and yield the resulting parts.
 
-    If `made` returns nothing for a child, it is applied to the child's own children.
+    If `made` returns nothing for a child, it is applied to that child's own children.
     """
     waiting = [name for name, _ in reversed([*network.named_children()])]
     while waiting:
@@ -189,9 +189,9 @@ def _largest(network: nn.Module, made: Callable[[str, nn.Module], list[Part]]) -
 def _repeated(
     network: nn.Module, arguments: tuple[object, ...], part: nn.Module, path: str
 ) -> tuple[Repeated | None, list[Part]]:
-    """Capture a part as one graph for each kind of call; return the module that runs the graphs, and the graphs.
+    """Capture a part as one graph for each kind of call, and return a module that runs the graphs, and the graphs.
 
-    The module is None if there are too many kinds of calls or if a capture fails.
+    The module is None if there are too many kinds of call or if a capture fails.
     """
     calls = Calls(_MOST_KINDS)
     with _hooked([part], calls):
@@ -215,7 +215,7 @@ def given_to(
 ) -> dict[nn.Module, tuple[object, ...]]:
     """Run the network and return the arguments of these parts, each of which must run once.
 
-    Parts with named arguments, or with arguments other than tensors and nested tensors, are left out.
+    Parts with keyword arguments, or with arguments other than (nested) tensors, are left out.
     """
     given: dict[nn.Module, tuple[object, ...]] = {}
 
@@ -232,9 +232,10 @@ def given_to(
 def _can_stand_for(
     network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: nn.Module, runs: int
 ) -> bool:
-    """Whether graphs can replace a part: the network computes the same, even after the part's parameters change.
+    """Return whether graphs can replace a part, so that the network computes the same even if its parameters change
+    later.
 
-    Otherwise, code outside the part's calls reads its parameters, or uses attributes that a graph does not have.
+    They can't if code outside the part's calls reads its parameters, or uses attributes that a graph doesn't have.
     """
 
     calls = 0

@@ -31,7 +31,7 @@ _ANY = Choice()
 
 
 def activated(y: Tensor, word: str) -> Tensor:
-    """Apply an activation in place; return the tensor unchanged if `word` is not an activation, such as identity."""
+    """Apply an activation in place, or return the tensor unchanged if `word` isn't one, such as identity."""
     if word not in BY_WORD:
         return y
     made: Tensor = _in_place(word)(y, **BY_WORD[word].options)
@@ -50,7 +50,7 @@ def convolved(
 ) -> Tensor:
     """Compute a convolution with PyTorch, given an operation's arguments.
 
-    If the padding differs between the two ends of an axis, x is copied into a padded tensor.
+    If an axis is padded differently at its two ends, x is copied into a padded tensor.
     """
     stride, before, *others = torch_arguments(x.dim(), operation, arguments)
     after = _by_axis("pad_{}_end", 0, x.dim(), arguments) if operation == "conv" else before
@@ -71,7 +71,7 @@ def torch_arguments(
 ) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
     """Convert an operation's arguments to those of `torch.convolution` for tensors with `rank` dimensions.
 
-    The result contains the padding at the start of each axis.
+    The result contains the padding at the beginning of each axis.
     """
     of, transposed = functools.partial(_by_axis, rank=rank, arguments=arguments), operation == "conv_transpose"
     padding, groups = of("padding_{}" if transposed else "pad_{}", 0), int(arguments.get("groups", 1))
@@ -83,7 +83,7 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 
 
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Compute a call with PyTorch's operators; the output has a kernel's layout."""
+    """Compute a call with PyTorch's operators. The output has the same layout as a kernel's."""
     arguments, z, mask = dict(call.arguments), tensors.get("z"), tensors.get("mask")
     w, bias = tensors["w"], tensors.get("bias")
     cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
@@ -101,7 +101,7 @@ def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tensor | None, prologue: str) -> Tensor:
-    """Return the convolution's input: a video joined with the frames before it, or images after the prologue."""
+    """Return the convolution's actual input: a video joined with the frames before it, or images after the prologue."""
     x = x if cache is None else torch.cat((cache, x), 2)
     if scale is None:
         return x
@@ -118,7 +118,7 @@ the other two operations. The function `convolution` has a more convenient signa
 
 
 class Convolution(nn.Module):
-    """A convolution with one to three spatial axes, transposed or not, that PyTorch computes."""
+    """A convolution computed by PyTorch, with one to three spatial axes, transposed or not."""
 
     operator = CONVOLUTION
 
@@ -140,11 +140,11 @@ class Convolution(nn.Module):
         return self.with_bias(self.prepared(input, cache, scale), self.bias)
 
     def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Return the tensor that the filters are applied to."""
+        """Return the tensor to which the filters are applied."""
         return prepared(x, cache, scale, None, self.problem.prologue)
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """Convolve an input that `prepared` returned, with this bias."""
+        """Convolve an input returned by `prepared`, with this bias."""
         return convolved(x, self.weight, bias, self._operation, self._arguments)
 
     def first_sizes(self, problem: LayerProblem) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ class Convolution(nn.Module):
 
 
 class LinearLayer(Convolution):
-    """A linear layer of the pixels of channels-last images; a kernel computes it as a 1x1 convolution."""
+    """A linear layer applied to the pixels of channels-last images, which a kernel computes as a 1x1 convolution."""
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Compute y [N, K, H, W] from x [N, C, H, W] with this bias."""
@@ -176,7 +176,7 @@ class LinearLayer(Convolution):
 
 
 class UpsampledConvolution(Convolution):
-    """A 3x3 convolution after nearest upsampling by 2; a kernel computes it as a transposed convolution."""
+    """A 3x3 convolution after nearest upsampling by 2, which a kernel computes as a transposed convolution."""
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Compute y [N, K, 2 H, 2 W] from x [N, C, H, W] with this bias."""
@@ -194,7 +194,7 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
     """Convert 3x3 filters after nearest upsampling by 2 to a transposed convolution's filters [C, K/groups, 4, 4].
 
     The transposed convolution has a stride of 2 and a padding of 1. Tap a of a row adds pixel i to output 2 i + a - 1,
-    so it is the sum of the taps of the 3x3 filter that read pixel i for this output. Sums are rounded once.
+    so it is the sum of those taps of the 3x3 filter that read pixel i for this output. Sums are rounded once.
     """
     taps = torch.tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=torch.float64, device=weight.device)
     grouped = weight.double().unflatten(0, (groups, -1))
@@ -204,13 +204,13 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
 
 
 class TunedConvolution(Convolution):
-    """A convolution that a library's kernels compute, or PyTorch for shapes without a kernel.
+    """A convolution computed by a library's kernels, or by PyTorch for shapes without a kernel.
 
-    If the problem has a residual, the module takes the residual as the second argument and adds it before the
-    activation. The third argument is the frames before a video, and the fourth the factors of each image's channels
-    [N, C, 1, ...]. The operator chooses a kernel in the first call of a shape. PyTorch computes images on another type
-    of device, and all images once the filters were cast to another dtype (`network.half()`). The module notices changes
-    of the parameters in place or by `load_state_dict`, but not through `.data`.
+    If the problem has a residual, the module takes it as the second argument and adds it before the activation. The
+    third argument is the frames before a video, and the fourth the factors of each image's channels [N, C, 1, ...]. The
+    operator chooses a kernel in the first call with a given shape. PyTorch computes images on another type of device,
+    and all images once the filters have been cast to another dtype (`network.half()`). The module notices when
+    parameters change in place or through `load_state_dict`, but not through `.data`.
     """
 
     def __init__(self, conv: Convolution, problem: Problem, library: str | Path, choice: Choice = _ANY) -> None:
@@ -260,11 +260,11 @@ class TunedConvolution(Convolution):
         y: Tensor,
         bounds: tuple[float, float],
     ) -> float:
-        """Return the largest error of results y as a fraction of the allowed error.
+        """Return the largest error in results y as a fraction of the allowed error.
 
-        Results are compared with float64 at all pixels, or at random pixels if there are many. The allowed error of a
-        sum is `bounds[0]` times the sum of the terms' magnitudes; where padding leaves few terms, the factor grows up
-        to `bounds[1]`, as in autotune's verification. The activation multiplies this error, and rounding adds to it.
+        Results are compared with float64 at all pixels, or at random ones if there are many. The allowed error of a sum
+        is `bounds[0]` times the sum of its terms' magnitudes. Where padding leaves few terms, this factor grows up to
+        `bounds[1]`, as in autotune's verification. The activation multiplies this error, and rounding adds to it.
         """
         of = self.problem.geometry
         pixels = chosen_pixels(y, self.weight, of.groups)
@@ -317,11 +317,11 @@ def convolution(
 ) -> Tensor:
     """Compute PyTorch's convolution, then add z and apply an activation, with the library's kernel for x's shape.
 
-    A library of conv_transpose computes transposed convolutions; only these take an `output_padding`. x, weight, bias
-    and z have the same dtype and device, and z has the output's shape. `activation` is a word such as relu. Both z and
-    an activation require a bias. `channels_last`: the kernel and the output are NHWC. `library` is a path; None: the
-    library that `find_library` finds. Raises LibraryError if the library has no kernel for the problem, TrainingMode if
-    gradients are required.
+    A conv_transpose library computes transposed convolutions, which are the only ones that take an `output_padding`. x,
+    weight, bias and z have the same dtype and device, and z has the output's shape. `activation` is a word such as
+    relu. Both z and an activation require a bias. `channels_last` means that the kernel and the output are NHWC.
+    `library` is a path, or None for the library found by `find_library`. Raises LibraryError if the library has no
+    kernel for the problem, and TrainingMode if gradients are required.
     """
     path = str(find_library() if library is None else library)
     numbers = tuple(
@@ -338,7 +338,7 @@ def convolution(
 
 @torch.compiler.assume_constant_result
 def _text_of(path: str, numbers: tuple[tuple[int, ...], ...], k: int, groups: int, epilogue: str, layout: str) -> str:
-    """Return the text of a call; `numbers` are PyTorch's stride, padding, dilation and output padding."""
+    """Return a call's text. `numbers` are PyTorch's stride, padding, dilation and output padding."""
     return _known_text_of(path, numbers, k, groups, epilogue, layout)
 
 

@@ -1,4 +1,4 @@
-"""Convert a graph captured by Dynamo to the form of torch.export's graphs, with parameters as attributes."""
+"""Convert a graph captured by Dynamo to the form that torch.export's graphs have, with parameters as attributes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .torch_capture import Part
 
 @dataclass(slots=True)
 class Lifted:
-    """A graph whose parameters and buffers became attributes; a call passes only the other inputs."""
+    """A graph whose parameters and buffers became attributes, so that calls pass only the other inputs."""
 
     part: Part
     taken: list[int]
@@ -26,7 +26,7 @@ class Lifted:
 
 
 def lifted(graph: fx.GraphModule, inputs: Sequence[object]) -> Lifted:
-    """Convert Dynamo's graph to ATen operators, and turn inputs that are parameters and buffers into attributes."""
+    """Convert Dynamo's graph to ATen operators, and turn inputs that are parameters or buffers into attributes."""
     originals = graph.graph.find_nodes(op="placeholder")
     network = _in_aten(graph, [node.meta["example_value"] for node in originals])
     nodes = network.graph
@@ -69,9 +69,9 @@ def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
 
 
 def label(placeholder: fx.Node) -> str:
-    """Return the name of a parameter or buffer in the model; empty for other inputs.
+    """Return what a parameter or buffer is called in the model, or "" for other inputs.
 
-    Dynamo names the source of such an input L['self']._modules['conv']._parameters['bias'].
+    Dynamo calls the source of such an input L['self']._modules['conv']._parameters['bias'].
     """
     source = getattr(placeholder, "_dynamo_source", None)
     name = "" if source is None else source.name
@@ -80,5 +80,5 @@ def label(placeholder: fx.Node) -> str:
 
 
 def _example(given: object) -> object:
-    """Return an input for running the network: a symbolic size is replaced by its current value."""
+    """Return an input for running the network, with symbolic sizes replaced by their current values."""
     return given.node.hint if isinstance(given, torch.SymInt) else given

@@ -1,6 +1,6 @@
 """Compute a convolution's outputs in float64 at a limited number of pixels, which takes milliseconds.
 
-PyTorch's float64 convolutions of large images take seconds.
+PyTorch's float64 convolutions take seconds if the images are large.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from torch import Tensor
 from .convolution import Geometry
 
 MOST_ELEMENTS = 1 << 25
-"""Maximum number of array elements to compare at once; for a convolution, of input elements that all pixels read."""
+"""How many array elements are compared at once at most. For a convolution, these are the input elements read by all
+pixels.
+"""
 
 
 def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
-    """Choose all pixels of y [N, K, ...], or random pixels if there are too many.
+    """Choose all pixels of y [N, K, ...], or random ones if there are too many.
 
-    Returns the indices of the pixels along each axis except K. Filters are [K, C/groups, ...] or, if transposed,
+    Returns the pixels' indices along each axis except K. Filters are [K, C/groups, ...] or, if transposed,
     [C, K/groups, ...].
     """
     sizes = (y.shape[0], *y.shape[2:])
@@ -33,15 +35,15 @@ def chosen_pixels(y: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, ...]:
 
 
 def at_pixels(tensor: Tensor, pixels: tuple[Tensor, ...]) -> Tensor:
-    """Return the channels [..., C] of some pixels of a tensor [N, C, ...], in float64."""
+    """Return the channels [..., C] at some pixels of a tensor [N, C, ...], in float64."""
     return tensor.movedim(1, -1)[pixels].double()
 
 
 def sums(x: Tensor, weight: Tensor, pixels: tuple[Tensor, ...], of: Geometry) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute a convolution at some pixels of its output in float64.
+    """Compute a convolution in float64 at some pixels of its output.
 
     Returns the sums of products [pixels, K], the sums of the products' magnitudes [pixels, K], and the fraction of the
-    products that do not read padding [pixels, 1].
+    products that don't read padding [pixels, 1].
     """
     n, *places = pixels
     axes = len(places)

@@ -24,15 +24,15 @@ def refuse_training(module: nn.Module) -> None:
 
 
 def examples_of(example: object) -> list[object]:
-    """Return the examples in a list of several examples, or a single example as a list."""
+    """Return the examples in a list of several, or a single example as a list."""
     several = isinstance(example, list) and not all(isinstance(each, int) for each in example)
     return [*example] if several and isinstance(example, list) else [example]
 
 
 def example_arguments(module: nn.Module, example: object) -> tuple[object, ...]:
-    """Return the arguments of a call from a tensor, a tuple of arguments, or the sizes of a tensor of random noise.
+    """Return a call's arguments from a tensor, a tuple of arguments, or the sizes of a tensor of random noise.
 
-    The noise is stored channels-last if the filters of a convolution are. Raises TypeError for other examples.
+    If the filters of a convolution are channels-last, so is the noise. Raises TypeError for other examples.
     """
     if isinstance(example, Tensor):
         return (example,)
@@ -69,7 +69,7 @@ def run(network: nn.Module, arguments: tuple[object, ...]) -> ExampleRun:
 def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
     """Yield copies of the arguments for a block in which the network has copies of its buffers.
 
-    The random state is restored after the block.
+    After the block, the random state is restored.
     """
     gpus = {tensor.device for tensor in tensors_of(arguments) if tensor.is_cuda}
     with _copied_buffers(network), torch.random.fork_rng(gpus):
@@ -77,7 +77,7 @@ def undisturbed(network: nn.Module, arguments: tuple[object, ...]) -> Iterator[t
 
 
 def copied(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments of a call with copies of their tensors; a tensor that occurs twice is copied once."""
+    """Return a call's arguments with copies of their tensors. A tensor that occurs twice is copied once."""
     copies = {id(tensor): tensor.clone() for tensor in tensors_of(arguments)}
     made: tuple[object, ...] = tree_map(lambda given: copies.get(id(given), given), arguments)
     return made
@@ -108,7 +108,7 @@ def _copied_buffers(network: nn.Module) -> Iterator[None]:
 
 
 def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module:
-    """Replace a part of the network by another module, at every path; return the changed network.
+    """Replace a part of the network with another module, at every path, and return the changed network.
 
     If the part is the whole network, the other module itself is returned.
     """
@@ -120,12 +120,12 @@ def replaced(network: nn.Module, part: nn.Module, other: nn.Module) -> nn.Module
 
 
 def convolutions(module: nn.Module) -> dict[str, _ConvNd]:
-    """Return the convolutions of a network by path, in the order of the modules."""
+    """Return a network's convolutions by path, in the order of its modules."""
     return {name: part for name, part in module.named_modules() if isinstance(part, _ConvNd)}
 
 
 def has_hooks(part: nn.Module) -> bool:
-    """Whether forward hooks run when a part of a network is called."""
+    """Return whether calling a part of a network runs forward hooks."""
     return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
@@ -135,10 +135,10 @@ def has_hooked_leaf(network: nn.Module) -> bool:
 
 
 def changes_are_counted(part: nn.Module) -> bool:
-    """Whether PyTorch counts changes of a module's tensors, that is, whether none of them is an inference tensor."""
+    """Return whether PyTorch counts changes to a module's tensors, which requires that none is an inference tensor."""
     return not any(each.is_inference() for each in (*part.parameters(), *part.buffers()))
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether a tensor is stored channels-last; a tensor that is contiguous in both layouts is not."""
+    """Return whether a tensor is stored channels-last and isn't contiguous in both layouts."""
     return x.dim() in LAST and x.is_contiguous(memory_format=LAST[x.dim()]) and not x.is_contiguous()

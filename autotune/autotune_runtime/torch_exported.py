@@ -1,4 +1,4 @@
-"""Capture a PyTorch network, or a part of a network, as one graph of ATen operators with `torch.export`."""
+"""Capture a PyTorch network, or a part of one, as a single graph of ATen operators with `torch.export`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.de
 def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModule | None:
     """Capture a network for all sizes that torch.export allows.
 
-    Returns None if the capture fails, or if a part without children has forward hooks, which a graph would not run.
+    Returns None if that fails, or if a part without children has forward hooks, which a graph wouldn't run.
     """
     if has_hooked_leaf(network):
         return None
@@ -35,7 +35,9 @@ def exported(network: nn.Module, arguments: tuple[object, ...]) -> fx.GraphModul
 def exported_program(
     network: nn.Module, *attempts: tuple[tuple[object, ...], object]
 ) -> torch.export.ExportedProgram | None:
-    """Capture a network with the first attempt (arguments and dynamic shapes) that torch.export accepts; else None."""
+    """Capture a network with the first attempt (arguments and dynamic shapes) that torch.export accepts, or return
+    None.
+    """
     for arguments, shapes in attempts:
         try:
             # with deferred asserts, the network's checks of sizes become part of the graph and fail when it runs
@@ -49,7 +51,9 @@ def exported_program(
 
 
 def _depends_on_values(error: BaseException | None) -> bool:
-    """Whether torch.export failed because control flow depends on a value that only a run of the network computes."""
+    """Return whether torch.export failed because control flow depends on a value that is known only when the network
+    runs.
+    """
     while error is not None:
         if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
             return True
@@ -58,12 +62,12 @@ def _depends_on_values(error: BaseException | None) -> bool:
 
 
 def _any_sizes(arguments: tuple[object, ...]) -> object:
-    """Return dynamic shapes for torch.export in which every size may vary if the network allows it."""
+    """Return dynamic shapes for torch.export in which every size may vary, if the network allows it."""
     return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
 
 
 def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments with two images instead of one; arguments with several images are returned unchanged."""
+    """Return the arguments with two images instead of one. Arguments with several images stay the same."""
     tensors = [each for each in tensors_of(arguments) if each.dim()]
     if any(each.shape[0] != 1 for each in tensors):
         return arguments
@@ -74,7 +78,7 @@ def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
 
 
 class Sizes:
-    """A forward pre-hook that rejects arguments of sizes that a graph does not support; checks each shape once."""
+    """A forward pre-hook that rejects arguments with sizes that a graph doesn't support. It checks each shape once."""
 
     def __init__(self, ranges: Sequence[Sequence[tuple[int, int | None]]], asked: fx.GraphModule) -> None:
         """Check against `ranges`, the smallest and largest size of each tensor's axes, and with the graph `asked`.
@@ -85,7 +89,9 @@ class Sizes:
         self._known: set[tuple[tuple[int, ...], ...]] = set()
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
-        """Raise ValueError for sizes that the graph does not support; in a compiled network, only if out of range."""
+        """Raise ValueError for sizes that the graph doesn't support or, in a compiled network, that are out of
+        range.
+        """
         compiles = torch.compiler.is_compiling()
         sizes = tuple(tuple(each.shape) for each in tensors_of(inputs))
         if not compiles and sizes in self._known:
@@ -127,7 +133,7 @@ def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
 
 def _range(size: int | torch.SymInt, program: torch.export.ExportedProgram) -> tuple[int, int | None]:
-    """Return the smallest and the largest size of an axis for which a capture is valid; None: no largest size."""
+    """Return the smallest and the largest size of an axis for which a capture is valid. None means no largest size."""
     if isinstance(size, int):
         return size, size
     found = program.range_constraints.get(size.node.expr)
@@ -142,7 +148,7 @@ def _in_words(least: int, most: int | None) -> str:
 
 
 def _asked(graph: fx.Graph) -> fx.GraphModule:
-    """Move the checks of argument sizes from a graph into a new graph, which is returned."""
+    """Move a graph's checks of argument sizes into a new graph and return that."""
     of_sizes = {*graph.find_nodes(op="placeholder")}
     questions = []
     for node in graph.nodes:
@@ -164,10 +170,10 @@ def _asked(graph: fx.Graph) -> fx.GraphModule:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress PyTorch's warnings and logs during a capture, and the graph that PyTorch prints if the capture fails.
+    """Suppress PyTorch's warnings and logs during a capture, and the graph that PyTorch prints if it fails.
 
     torch.export reads cudnn.allow_tf32, which raises an error while convolutions and RNNs have different precisions.
-    Therefore, convolutions have the precision of RNNs inside the block.
+    Inside the block, convolutions therefore have the precision of RNNs.
     """
     disabled = logging.root.manager.disable
     cudnn = torch.backends.cudnn

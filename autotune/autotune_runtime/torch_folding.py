@@ -15,7 +15,7 @@ def scale_and_shift(
 ) -> tuple[Tensor, Tensor]:
     """Return each channel's scale and shift in float64, such that scale * y + shift computes a chain of operators.
 
-    The first operator of the chain reads the output of `conv`, and each other operator the output of the previous one.
+    The chain's first operator reads the output of `conv`, and each of the others reads the previous one's output.
     `value` returns the values of all other tensors that they read. `y` is a tensor of the output's shape with sizes of
     1 for all axes except the channels.
     """
@@ -39,10 +39,10 @@ def scale_and_shift(
 def with_scale_and_shift(
     weight: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor, *, transposed_groups: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Fold a scale and a shift [K] into a convolution's filters and bias [K]; return both in the filters' dtype.
+    """Fold a scale and shift [K] into a convolution's filters and bias [K], and return both in the filters' dtype.
 
     Filters are [K, C/groups, ...], or [C, K/groups, ...] for a transposed convolution with `transposed_groups` groups.
-    The results are computed in float64, because in half precision a batch norm's small epsilon would be 0.
+    The computation is in float64, because in half precision a batch norm's small epsilon would be 0.
     """
     if transposed_groups:
         of_group = weight.double().unflatten(0, (transposed_groups, -1))  # [groups, C/groups, K/groups, ...]

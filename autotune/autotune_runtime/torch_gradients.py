@@ -1,7 +1,7 @@
 """Convolutions in training: the operator `autotune_runtime::trained_convolution`, which has a backward pass.
 
-Either a library's kernel or PyTorch computes each of the three parts: output, data gradient and filter gradient.
-Kernels read the filters in each call, because filters change in each training step.
+Each of the three parts (output, data gradient and filter gradient) is computed either by a library's kernel or by
+PyTorch. Kernels read the filters again in each call, because they change in each training step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arguments: TypeAlias = tuple[tuple[str, int | str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A convolution and the kernels' calls for its parts; a call is empty if PyTorch computes the part."""
+    """A convolution and the kernels' calls for its parts. A call is empty if PyTorch computes the part."""
 
     operation: str
     arguments: Arguments
@@ -37,7 +37,7 @@ class Parts:
     filters: str = ""
 
     def with_call(self, part: str, call: str) -> Parts:
-        """Return a copy with the call of a kernel for one part: output, data or filters."""
+        """Return a copy with a kernel's call for one part: output, data or filters."""
         return Parts(self.operation, self.arguments, **{**self._calls, part: call})
 
     @property
@@ -58,7 +58,7 @@ def _parts_of(text: str) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class TrainedLayer:
-    """A convolution of a network in training."""
+    """A convolution in a network that is being trained."""
 
     operation: str
     arguments: Mapping[str, int | str]
@@ -73,20 +73,20 @@ class TrainedLayer:
 
     @classmethod
     def of(cls, problem: Problem, parts: Parts) -> TrainedLayer:
-        """Return the layer of a problem whose parts these kernels compute."""
+        """Return the layer for a problem whose parts these kernels compute."""
         x, rank = tuple(size or 0 for size in problem.x[1:]), len(problem.x)
         memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
         return cls(problem.operation, problem.arguments, x, STORED[problem.dtype], memory_format, parts.text)
 
     @property
     def masked(self) -> bool:
-        """Whether the kernel of the data gradient adds another gradient and masks the sum."""
+        """Whether the data gradient's kernel adds another gradient and masks the sum."""
         data = _parts_of(self.parts).data
         return bool(data) and dict(call_of(data).arguments)["epilogue"] != "none"
 
 
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Compute a call of FILTERS with PyTorch's operators; the result has a kernel's layout."""
+    """Compute a call of FILTERS with PyTorch's operators. The result has the same layout as a kernel's."""
     x, dy, arguments = tensors["x"], tensors["dy"], dict(call.arguments)
     groups, taps = int(arguments["groups"]), (int(arguments.get(name, 1)) for name in "trs"[5 - x.dim() :])
     filters = dy.new_empty((dy.shape[1], x.shape[1] // groups, *taps))
@@ -99,7 +99,7 @@ def _by_pytorch(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the data gradient and the filter gradient, if wanted, with PyTorch.
 
-    The data gradient reads only the sizes of x, and the filter gradient only the sizes of w.
+    The data gradient needs only the sizes of x, and the filter gradient only the sizes of w.
     """
     backward = torch.ops.aten.convolution_backward.default
     dx, dw, _ = backward(dy, x, w, None, *_of_torch(x.dim(), operation, arguments), (*wanted, False))
@@ -108,18 +108,19 @@ def _by_pytorch(
 
 @functools.cache
 def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int] | bool | int, ...]:
-    """Return the cached result of `torch_arguments`, which would take a sixth of the time of a call."""
+    """Return the cached result of `torch_arguments`, which would take up a sixth of a call's time."""
     return torch_arguments(rank, operation, dict(arguments))
 
 
 CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
 """The operator for convolutions whose filters may differ in each call. It also computes data gradients, which are
-transposed convolutions that may be masked."""
+transposed convolutions and may be masked.
+"""
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
 class _Context(Protocol):
-    """The tensors that PyTorch keeps from a forward pass for its backward pass."""
+    """What PyTorch keeps from a forward pass for the backward pass."""
 
     needs_input_grad: tuple[bool, ...]
     """whether gradients of the images, the parameter, the stored filters and the bias are needed"""
@@ -136,11 +137,11 @@ class _Context(Protocol):
 def trained_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer, run: Callable[..., object] | None = None
 ) -> Tensor:
-    """Compute a convolution whose output and gradients kernels compute, in autocast's dtype if autocast is enabled.
+    """Compute a convolution whose output and gradients are computed by kernels, in autocast's dtype if that is enabled.
 
-    PyTorch computes images whose sizes or dtype differ from the layer's. Filters are converted here to the dtype and
-    memory format of the kernels, once for the output and the data gradient; filters that already match are not copied.
-    `run` is TRAINED or `forked` in a graph that is compiled.
+    PyTorch computes images with other sizes or another dtype than the layer's. Filters are converted here to the
+    kernels' dtype and memory format, once for both the output and the data gradient; filters that already match aren't
+    copied. `run` is TRAINED, or `forked` in a graph that is compiled.
     """
     device_type = x.device.type
     if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
@@ -155,7 +156,7 @@ def trained_convolution(
 
 
 def _run(operator: Operator, call: str, *tensors: Tensor | None) -> Tensor:
-    """Run a kernel that reads all tensors in each call; bypass PyTorch's dispatcher if possible."""
+    """Run a kernel that reads all tensors in each call, bypassing PyTorch's dispatcher if possible."""
     made = operator.call_cached(call, tensors, ())
     return cast("Tensor", operator(*tensors, call) if made is None else made)
 
@@ -182,9 +183,9 @@ def gradients_of(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the data gradient [N, C, ...] and the filter gradient.
 
-    If `stored` is only the filters' shape, the data gradient is None; if `x` is only the images' shape, the filter
-    gradient is None. The filter gradient may be in float32. The kernel of a masked data gradient adds z, the gradient
-    of the other readers of x, and masks the sum.
+    If `stored` is just the filters' shape, the data gradient is None; if `x` is just the images' shape, the filter
+    gradient is None. The filter gradient may be in float32. For a masked data gradient, the kernel adds z, the gradient
+    of x's other readers, and masks the sum.
     """
     dx: Tensor | None = None
     dw: Tensor | None = None
@@ -204,9 +205,9 @@ def gradients_of(
 
 
 def _like(dy: Tensor, shape: Sequence[int], parts: Parts) -> Tensor:
-    """Return an uninitialized tensor in the layout of the convolution, whose values PyTorch's operator does not read.
+    """Return an uninitialized tensor in the convolution's layout, whose values PyTorch's operator doesn't read.
 
-    PyTorch's operator uses this layout for the gradient, and copies tensors that have another layout.
+    PyTorch's operator uses this layout for the gradient, and copies tensors with another layout.
     """
     last = dict(parts.arguments).get("layout") == "nhwc"
     return torch.empty(
@@ -215,12 +216,12 @@ def _like(dy: Tensor, shape: Sequence[int], parts: Parts) -> Tensor:
 
 
 def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
-    """Implement the operator. The second argument is the parameter, which receives the filter gradient."""
+    """Implement the operator. Its second argument is the parameter that gets the filter gradient."""
     return output_of(x, stored, bias, _parts_of(parts))
 
 
 def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
-    """Save the tensors that the wanted gradients read."""
+    """Save the tensors that are needed for the wanted gradients."""
     x, weight, stored, bias, text = inputs
     wants_data, wants_filters, *_ = ctx.needs_input_grad
     ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None)
@@ -245,7 +246,7 @@ def _backward(
 
 
 class _Trained(torch.autograd.Function):
-    """The operator, without PyTorch's dispatcher, which takes longer than the rest of a call."""
+    """The operator without PyTorch's dispatcher, which takes longer than the rest of a call."""
 
     @staticmethod
     def forward(ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
@@ -259,7 +260,7 @@ class _Trained(torch.autograd.Function):
 
 
 class _Forked(torch.autograd.Function):
-    """The operator with the images as a second output, for other readers. The sum of all gradients is masked."""
+    """The operator with the images as a second output, for their other readers. The sum of all gradients is masked."""
 
     @staticmethod
     def forward(
@@ -285,7 +286,7 @@ def _by_operator(
     z: Tensor | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Call `gradients_of` as one operator of a compiled graph. Inductor would store dy for each of two operators."""
+    """Call `gradients_of` as one operator of a compiled graph. If there were two, Inductor would store dy for each."""
     images, filters = (each if isinstance(each, Tensor) else None for each in (x, stored))
     shapes = (each.shape if isinstance(each, Tensor) else each for each in (x, stored))
     dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text, z, mask)
@@ -302,7 +303,7 @@ def _gradients(
     z: Tensor | None,
     mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Implement the operator of both gradients; a gradient that is not wanted is an empty tensor."""
+    """Implement the operator for both gradients. A gradient that isn't wanted is an empty tensor."""
     images, filters = x_shape if x is None else x, w_shape if stored is None else stored
     made = gradients_of(dy, images, filters, _parts_of(parts), z, mask)
     dx, dw = (dy.new_empty(0) if each is None else each for each in made)
@@ -314,7 +315,7 @@ _LIBRARY = torch.library.Library(_NAMESPACE, "FRAGMENT")
 
 
 def _define(name: str, signature: str, run: Callable[..., object]) -> torch._ops.OpOverload:
-    """Register an operator for this copy of the package; `run` also handles fake tensors."""
+    """Register an operator for this copy of the package. `run` handles fake tensors too."""
     _LIBRARY.define(name + signature)
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{_NAMESPACE}::{name}", run, lib=_LIBRARY)

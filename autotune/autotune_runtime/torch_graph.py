@@ -1,4 +1,6 @@
-"""Convert a captured PyTorch network to the graph for matching kernels, from its calls and a run on its example."""
+"""Convert a captured PyTorch network to the graph used for matching kernels, from its calls and a run on its
+example.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from .torch_example import undisturbed
 
 _PRODUCTS = (torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar, torch.ops.aten.div.Tensor, torch.ops.aten.div.Scalar)
 _RANDOM = ("rand", "normal", "bernoulli", "multinomial", "dropout")
-"""Prefixes of the names of operators whose results differ from call to call."""
+"""Prefixes of operators whose results differ from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A captured part that was run and converted to a graph."""
+    """A captured part that has been run and converted to a graph."""
 
     part: Part
     graph: Graph
@@ -46,7 +48,7 @@ def read(part: Part) -> Read:
 
 
 def calls_of(part: Part) -> tuple[Calls, Seen]:
-    """Return the calls of a captured graph, and the observations of a run on its example; the graph is changed."""
+    """Return a captured graph's calls, and what was observed when it ran on its example. The graph is changed."""
     follow_writers(part.graph.graph)
     seen = Seen(part.graph)
     seen.observe(part.arguments)
@@ -96,7 +98,7 @@ def arguments_of(node: fx.Node) -> dict[str, object]:
 
 
 def _joined_by(cat: fx.Node) -> list[fx.Node]:
-    """Return the nodes of the tensors that a concatenation joins."""
+    """Return the nodes of the tensors joined by a concatenation."""
     given = arguments_of(cat)["tensors"]
     return [each for each in given if isinstance(each, fx.Node)] if isinstance(given, (list, tuple)) else []
 
@@ -117,7 +119,7 @@ def _named(node: fx.Node, seen: Seen) -> dict[str, Argument]:
 
 
 def _argument(value: object, seen: Seen) -> Argument:
-    """Convert an argument; a size that the network computes becomes None."""
+    """Convert an argument. A size computed by the network becomes None."""
     if isinstance(value, fx.Node):
         return Ref(value.name) if seen.storages[value] else None
     if isinstance(value, (list, tuple)):
@@ -137,7 +139,7 @@ def follow_writers(graph: fx.Graph) -> None:
 
 
 def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
-    """Remove products and quotients that return their input, such as an output's scale of 1."""
+    """Remove products and quotients that just return their input, such as an output's scale of 1."""
     for node in [*graph.nodes]:
         if node.target not in _PRODUCTS or len(node.args) != 2 or node.args[1] != 1:
             continue
@@ -149,9 +151,9 @@ def _without_products_by_one(graph: fx.Graph, seen: Seen) -> None:
 
 
 def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
-    """Split concatenations of more tensors than a kernel can read: the first tensors are concatenated separately.
+    """Split concatenations of more tensors than a kernel can read, so that the first ones are concatenated separately.
 
-    Concatenations with the same first tensors share the separate concatenation. Returns whether the graph changed.
+    Concatenations with the same first tensors share that part. Returns whether the graph changed.
     """
     parts: dict[tuple[fx.Node, ...], tuple[fx.Node, fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
@@ -172,7 +174,7 @@ def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The properties that two tensors must have in common so that a kernel can add them."""
+    """What two tensors must have in common for a kernel to be able to add them."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -198,7 +200,7 @@ class TensorIs:
 
 
 class Seen(fx.Interpreter):
-    """The observations of one run of a graph: each node's output, the output's storages, and the storages it wrote.
+    """What was observed in one run of a graph: each node's output, its storages, and the storages that the node wrote.
 
     A storage is identified by a weak reference, which is unique even if the memory is reused.
     """
@@ -211,7 +213,7 @@ class Seen(fx.Interpreter):
         self.written: dict[fx.Node, frozenset[StorageWeakRef]] = {}
 
     def observe(self, arguments: tuple[object, ...]) -> None:
-        """Run the graph on copies of the arguments. The caller may be in inference mode; versions are still counted."""
+        """Run the graph on copies of the arguments. Even if the caller is in inference mode, versions are counted."""
         with torch.inference_mode(mode=False), torch.no_grad(), undisturbed(self.module, arguments) as given:
             self.run(*given)
 
@@ -226,9 +228,10 @@ class Seen(fx.Interpreter):
         return result
 
     def may_add(self, conv: fx.Node, y: fx.Node, z: fx.Node, addition: fx.Node, layout: str | None) -> bool:
-        """Whether one kernel in the place of the addition y + z computes the same as the convolution and the addition.
+        """Return whether one kernel in place of the addition y + z computes the same as the convolution and the
+        addition.
 
-        `layout` is the kernel's; None: the layout of y.
+        `layout` is the kernel's; None stands for that of y.
         """
         y_is, z_is = self.tensors.get(y), self.tensors.get(z)
         if y_is is None or z_is is None or y_is.kind != z_is.kind:
@@ -240,20 +243,19 @@ class Seen(fx.Interpreter):
         return not self.written[addition] & self.storages[z] or not self._read_elsewhere(z, addition)
 
     def overwritten(self, tensors: Iterable[fx.Node], first: fx.Node, last: fx.Node | None) -> bool:
-        """Whether tensors were overwritten after the node `first` and before the node `last`; None: before the end."""
+        """Return whether tensors were overwritten after the node `first` and before `last` (None: before the end)."""
         memory = frozenset[StorageWeakRef]().union(*(self.storages[each] for each in tensors))
         return any(self.written[each] & memory for each in self._between(first, last))
 
     def _between(self, first: fx.Node, last: fx.Node | None) -> Iterator[fx.Node]:
-        """Yield the nodes that ran after `first` and before `last`; None: before the end."""
+        """Yield the nodes that ran after `first` and before `last` (None: before the end)."""
         end = len(self.order) if last is None else self.order[last]
         return (node for node, at in self.order.items() if self.order[first] < at < end)
 
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
-        """Whether a write of `writer` into z's memory is visible outside the writer's result.
+        """Return whether a write by `writer` into z's memory is visible outside the writer's result.
 
-        The write is visible if z shares memory with an input or a parameter, or with an earlier tensor that a later
-        node reads.
+        It is if z shares memory with an input or a parameter, or with an earlier tensor that a later node reads.
         """
         memory = self.storages[z]
         outside = (node for node in self.order if node.op in ("placeholder", "get_attr"))
@@ -276,9 +278,9 @@ def _tensors(value: object) -> list[Tensor]:
 
 
 def _version(tensor: Tensor) -> int:
-    """Return a number that grows when a tensor's memory is written.
+    """Return a number that grows each time a tensor's memory is written.
 
-    Inference tensors, which cannot be written outside inference mode, have version 0.
+    Inference tensors, which can't be written outside inference mode, have version 0.
     """
     return 0 if tensor.is_inference() else tensor._version
 

@@ -1,4 +1,4 @@
-"""Find the layers of a PyTorch network that kernels may compute, and replace operators by modules with kernels."""
+"""Find a PyTorch network's layers that kernels may compute, and replace operators by modules with kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer, such as a convolution, in a network that was run once."""
+    """A layer, such as a convolution, in a network that has run once."""
 
     name: str
     """name of the layer's weights in the model, such as layer1.0.conv1"""
@@ -59,7 +59,7 @@ class Layer:
 
     @property
     def ways(self) -> tuple[Layer, ...]:
-        """The layer with all operators in front of it that kernels may compute, then without them."""
+        """The layer with all operators in front of it that kernels may compute, and then without them."""
         return (self,) if self.otherwise is None else (self, *self.otherwise.ways)
 
     @property
@@ -69,18 +69,18 @@ class Layer:
 
     @property
     def activation(self) -> str:
-        """The word of the activation after the layer; empty if there is none."""
+        """The word of the activation after the layer, or "" if there is none."""
         return "" if self.fused is None else self.fused.activation
 
     @property
     def problems(self) -> tuple[LayerProblem, ...]:
-        """The problems that a kernel may compute instead of the layer, the most complete first; () if there is none."""
+        """The problems that a kernel may compute instead of the layer, the most complete one first."""
         return () if self.fused is None else self.fused.problems
 
     def elsewhere_of(self, problem: LayerProblem) -> tuple[LayerProblem, ...]:
         """Return the other examples' problems that correspond to one of `problems`.
 
-        Problems that equal `problem` or differ from it in their arguments are left out.
+        Those that equal `problem` or differ from it in their arguments are left out.
         """
         at = self.problems.index(problem)
         found = dict.fromkeys(each.problems[at] for each in self.elsewhere)
@@ -89,7 +89,7 @@ class Layer:
 
 @dataclass(slots=True)
 class Inference:
-    """A copy of a network, and the graphs that were captured from it."""
+    """A copy of a network, and the graphs captured from it."""
 
     network: nn.Module
     arguments: tuple[object, ...]
@@ -104,7 +104,7 @@ class Inference:
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """Names of the convolutions into which batch norms were folded, once for each batch norm."""
+        """The convolutions into which batch norms were folded, by name, once for each batch norm."""
         return tuple(name for part in self.parts for name in part.folded)
 
     def finish(self) -> nn.Module:
@@ -118,9 +118,9 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
     """Capture a copy of a network on an example, fold its batch norms and find its layers.
 
     `example_arguments` describes valid examples. With a list of examples, the first one is captured; the others may
-    have other sizes. No parameter of the copy requires gradients, and none is an inference tensor. `expected` is called
+    have other sizes. None of the copy's parameters requires gradients or is an inference tensor. `expected` is called
     early with a sketch, which nearly always contains the same layers. Raises TrainingMode if a part of the network is
-    in training mode, ValueError if the captured network cannot run on another example.
+    in training mode, and ValueError if the captured network can't run on another example.
     """
     refuse_training(module)
     with torch.inference_mode(mode=False), torch.no_grad():
@@ -139,10 +139,10 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
 
 
 class LayerGraph:
-    """A captured part of a network with folded batch norms, in which kernels may replace operators."""
+    """A captured part of a network with folded batch norms, in which kernels can replace operators."""
 
     def __init__(self, part: Part, others: Sequence[tuple[object, ...]] = ()) -> None:
-        """Read the part; `others` are the arguments of the part in other examples."""
+        """Read the part. `others` are its arguments in other examples."""
         self.part = part
         self.baked: list[Tensor] = []
         """the network's own tensors from which filters and biases of convolutions are computed"""
@@ -170,7 +170,7 @@ class LayerGraph:
         return tuple(self._found.values())
 
     def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
-        """Replace a layer and the fused operators of `problem` by the module `tuned`, which runs a kernel."""
+        """Replace a layer and the operators fused into `problem` with the module `tuned`, which runs a kernel."""
         fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
         at, before = layer.node, []
         if fused is not None and fused.front is not None:
@@ -208,7 +208,7 @@ class LayerGraph:
         _erase(gone)
 
     def finished(self) -> nn.Module:
-        """Return the changed part; for a part that was a single convolution, return the module that replaced it."""
+        """Return the changed part. If it was a single convolution, return the module that replaced it."""
         network, nodes = self.part.graph, self.part.graph.graph
         for node in reversed(self._views):
             if not node.users:
@@ -244,7 +244,7 @@ class LayerGraph:
         return rows
 
     def _rank(self, layer: Layer) -> int:
-        """Return the number of dimensions of a layer's output."""
+        """Return how many dimensions a layer's output has."""
         return len(self._read.seen.tensors[layer.node].kind.shape)
 
     def _view(self, operator: torch._ops.OpOverload, *arguments: object) -> fx.Node:
@@ -253,7 +253,7 @@ class LayerGraph:
         return node
 
     def _made(self, name: str) -> fx.Node:
-        """Return the node that currently makes a tensor of the captured graph."""
+        """Return the node that currently makes one of the captured graph's tensors."""
         return self._writers[name]
 
     def _replace(self, node: fx.Node, other: fx.Node) -> None:
@@ -294,7 +294,7 @@ class LayerGraph:
     ) -> Layer:
         """Return a layer with the operators in front of it.
 
-        If a tensor that the kernel would read is overwritten before the kernel runs, the layer is returned unchanged.
+        If a tensor that the kernel would read is overwritten before it runs, the layer is returned unchanged.
         """
         reads = tuple(map(self._made, front.reads))
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
@@ -312,7 +312,7 @@ class LayerGraph:
         return replace(found, elsewhere=tuple(elsewhere_with))
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
-        """Return the scale and the shift after a concatenation or a written-out norm, as weight and bias."""
+        """Return the scale and shift after a concatenation or a written-out norm, as weight and bias."""
         device = self._read.seen.tensors[node].kind.device
         y = torch.empty((1, problem.x[1], *(1,) * (len(problem.x) - 2)), device=device)
         scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
@@ -322,7 +322,9 @@ class LayerGraph:
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
     def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused, *, is_linear: bool) -> Convolution:
-        """Return the module of a convolution or linear layer; fold the scales and shifts after the layer into it."""
+        """Return a convolution's or linear layer's module, with the scales and shifts after the layer folded
+        into it.
+        """
         weight, bias = self._weights(node)
         assert weight is not None  # noqa: S101 - a convolution has filters
         if fused.folded:
@@ -353,7 +355,7 @@ class LayerGraph:
         return weight, bias
 
     def _value(self, node: fx.Node) -> Tensor:
-        """Compute the value of a node that depends only on the network's own tensors."""
+        """Compute the value of a node that depends on nothing but the network's own tensors."""
         if node not in self._values:
             if node.op == "get_attr":
                 value = attribute(self.part.graph, str(node.target))
@@ -365,7 +367,7 @@ class LayerGraph:
         return self._values[node]
 
     def _store(self, node: fx.Node, weight: Tensor, bias: Tensor) -> None:
-        """Replace the parameters of a convolution in the graph; the new parameters keep the old names if possible."""
+        """Replace a convolution's parameters in the graph. The new ones keep the old names if possible."""
         network, nodes, given = self.part.graph, self.part.graph.graph, arguments_of(node)
         before = {name: given.get(name) for name in ("weight", "bias")}
         at = before["weight"]
@@ -382,7 +384,7 @@ class LayerGraph:
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
     def _placed(self, layer: Layer, tuned: nn.Module) -> str:
-        """Add a module at a free path and return the path, which is that of the layer's parameters if possible."""
+        """Add a module at a free path and return that path, which is the layer's parameters' own if possible."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
         weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")
@@ -396,7 +398,7 @@ class LayerGraph:
 
 
 def _served(found: Read) -> dict[int, Fused]:
-    """Return the layers that kernels may compute, with the operators around them, by position in the graph."""
+    """Return the layers that kernels may compute, with the surrounding operators, by position in the graph."""
     writers = {node.name: node for node in found.part.graph.graph.nodes}
 
     def may_add(at: int, tensor: str, by: int) -> bool:
@@ -418,7 +420,7 @@ def _problem_in_front(fused: Fused, epilogue: str) -> Problem:
 
 
 def _alike(one: Fused, other: Fused) -> bool:
-    """Whether a layer is surrounded by the same operators in two examples."""
+    """Return whether a layer is surrounded by the same operators in two examples."""
     fronts = [each.front and each.front.operators for each in (one, other)]
     return fronts[0] == fronts[1] and replace(one, layer=other.layer, front=other.front) == other
 
@@ -428,7 +430,7 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 
 def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
-    """Set a parameter at a path; create missing modules."""
+    """Set a parameter at a path, creating any missing modules."""
     *owners, name = path.split(".")
     for each in owners:
         if not hasattr(network, each):
@@ -440,7 +442,9 @@ def _set_parameter(network: nn.Module, path: str, tensor: Tensor) -> None:
 
 
 def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether a module may be added at a path: the path is free, or its module contains only the allowed parameters."""
+    """Return whether a module may be added at a path: it is free, or its module contains only the allowed
+    parameters.
+    """
     for name in path.split("."):
         if not hasattr(network, name):
             return True
@@ -453,7 +457,7 @@ def _is_free(network: nn.Module, path: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _erase(nodes: list[fx.Node]) -> None:
-    """Remove nodes and the checks of their metadata, from the last node to the first; nothing else may read them."""
+    """Remove nodes and the checks of their metadata, last to first. Nothing else may read them."""
     for node in reversed(nodes):
         for check in [each for each in node.users if each.target is _ASSERT]:
             node.graph.erase_node(check)

@@ -1,7 +1,7 @@
-"""The PyTorch operator of an exported library, for any operation. There is no backward pass, only inference.
+"""The PyTorch operator of an exported library, for any operation. It has no backward pass, so it only does inference.
 
 The operator is functional, supports fake tensors (`torch.compile`) and autocast, runs on the current stream of the
-tensors' device, and may be captured into CUDA graphs. Weights are prepared when they are first used with a shape, and
+tensors' device, and can be captured into CUDA graphs. Weights are prepared when they are first used with a shape, and
 again after they have changed.
 """
 
@@ -47,11 +47,11 @@ _INFERENCE = (
 )
 
 Tensors: TypeAlias = Sequence[Tensor | None]
-"""Tensors in the order of the arrays; None for an array that the problem lacks."""
+"""Tensors in the order of the arrays, with None for an array that the problem lacks."""
 
 
 Instead: TypeAlias = Callable[[Call, Mapping[str, Tensor]], object]
-"""A function that computes a call with PyTorch; its arguments are the call and the tensors by name."""
+"""A function that computes a call with PyTorch. Its arguments are the call and the tensors by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Kept:
-    """The prepared kernels for one state of the weights."""
+    """The kernels prepared for one state of the weights."""
 
     of: weakref.ref[Tensor] | None
     """the first weight; this entry is removed when that tensor is deleted"""
@@ -101,7 +101,7 @@ class Operator:
         """Register an operator for libraries of all operations that have the arrays of `interface`.
 
         `instead` computes a call with PyTorch, if the call has a choice. If `prepares` is False, each pass reads the
-        weights, which may change from pass to pass.
+        weights again, so they may change from pass to pass.
         """
         self.interface, self._operation, self._instead = interface, name, instead
         arrays = given_arrays(interface)
@@ -138,14 +138,14 @@ class Operator:
         self.support("cuda", Cuda())
 
     def __call__(self, *arguments: object) -> object:
-        """Call the operator with its tensors, its scalars and the text of the call.
+        """Call the operator with its tensors, its scalars and the call's text.
 
         Pass None for a tensor that the problem lacks.
         """
         return self.operator(*arguments)
 
     def of(self, library: Library) -> Callable[..., object]:
-        """Return a function that calls the operator with a library; sizes and words are passed by name."""
+        """Return a function that calls the operator with a library. Sizes and words are passed by name."""
         names, path = [array.name for array in given_arrays(self.interface)], str(library.path)
         scalars = [array.name for array in scalars_of(self.interface)]
 
@@ -167,14 +167,14 @@ class Operator:
             self._registrations.impl(self._operation, self._under_autocast, f"Autocast{key}")
 
     def runtime_of(self, device: torch.device) -> Runtime | None:
-        """Return the runtime of a device; None if the operator does not support this type of device."""
+        """Return a device's runtime, or None if the operator doesn't support this type of device."""
         return self._runtimes.get(device.type)
 
     def call_cached(self, key: Hashable, launched: Tensors, weights: Tensors) -> object:
         """Run a prepared pass directly, without PyTorch's dispatcher, which takes half of the time.
 
         Returns None if no pass is prepared for such tensors, or if a mode, a transform, autocast, a tracer or a
-        profiler is active and would miss the call. Then call the operator.
+        profiler is active and would miss the call. In that case, call the operator.
         """
         watched = (
             _len_torch_dispatch_stack()
@@ -187,7 +187,7 @@ class Operator:
         return None if watched or type(launched[0]) is not Tensor else self._ran(key, launched, weights)
 
     def _split(self, arguments: Sequence[object]) -> tuple[Tensors, Tensors, Sequence[Number], str]:
-        """Return the tensors of a launch, the weights, the scalars, and the text of the call."""
+        """Return a launch's tensors, the weights, the scalars, and the call's text."""
         launched, weights = ([arguments[at] for at in places] for places in (self._launched_at, self._weights_at))
         numbers = cast("Sequence[Number]", arguments[self._numbers_at])
         return cast("Tensors", launched), cast("Tensors", weights), numbers, str(arguments[-1])
@@ -210,7 +210,7 @@ class Operator:
         return self._instead(call, self._named(launched, weights))
 
     def _ran(self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number] = ()) -> object:
-        """Run a prepared pass; return None if it is not prepared. The time of this function limits small layers."""
+        """Run a prepared pass, or return None if it isn't prepared. This function's time limits small layers."""
         if is_grad_enabled():
             self._refuse_gradients(launched, weights)
         kept = self._kept.get(id(weights[0]) if weights else 0)
@@ -261,7 +261,7 @@ class Operator:
     def _first(
         self, key: Hashable, launched: Tensors, weights: Tensors, numbers: Sequence[Number], call: Call
     ) -> object:
-        """Run a pass that is not prepared yet, and prepare it for later calls."""
+        """Run a pass that isn't prepared yet, and prepare it for later calls."""
         device, tensors = _device(launched), self._named(launched, weights)
         runtime, which = self._runtimes[device.type], _which(key, launched)
         try:
@@ -291,10 +291,10 @@ class Operator:
             return self._once(launched, weights, numbers, call, problem, runtime) if y is None else y
 
     def _has_kernel(self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem) -> bool:
-        """Whether the library has a kernel for a problem that the call's choice allows.
+        """Return whether the library has a kernel for a problem that the call's choice allows.
 
-        Warns if there is none although a kernel was expected for these sizes. Raises LibraryError if there is none and
-        the call has no choice.
+        Warns if there is none although one was expected for these sizes. Raises LibraryError if there is none and the
+        call has no choice.
         """
         if call.choice is None:
             call.library.workspace_bytes(problem)
@@ -317,9 +317,9 @@ class Operator:
         call: Call,
         runtime: Runtime,
     ) -> bool:
-        """Whether a kernel agrees with PyTorch on a call's tensors and is faster, or need not race.
+        """Return whether a kernel agrees with PyTorch on a call's tensors and is faster, or needn't race.
 
-        A kernel does not win if there is not enough memory for both results.
+        It doesn't win if there isn't enough memory for both results.
         """
         choice, device = call.choice, _device(launched)
         if choice is None or choice.margin is None or _is_raced(choice, launched):
@@ -343,7 +343,7 @@ class Operator:
             del kept.passes[which]
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
-        """Return the prepared kernels for the current values of the weights; drop kernels for earlier values."""
+        """Return the kernels prepared for the weights' current values, dropping those for earlier values."""
         key, first = id(weights[0]) if weights else 0, weights[0] if weights else None
         found, stamp = self._kept.get(key), _stamp(weights)
         if found is None or found.stamp != stamp:
@@ -390,7 +390,9 @@ class Operator:
     def _handle(
         self, kept: _Kept, call: Call, problem: DeclaredProblem, runtime: Runtime, device: torch.device
     ) -> Handle:
-        """Return the handle of a problem's kernel; prepare the weights unless another run-time size already did so."""
+        """Return the handle of a problem's kernel, preparing the weights unless another run-time size has already done
+        so.
+        """
         library = call.library
         shape = problem.with_runtime(*(1 for _ in problem.runtime_sizes))
         which = (library.path, shape.numbers, library.kernel_name(problem))
@@ -462,7 +464,7 @@ class Operator:
         return made if self._outputs else None
 
     def _under_autocast(self, *arguments: object) -> object:
-        """Implement the operator under autocast: cast the tensors of a launch to the dtype of the weights.
+        """Implement the operator under autocast by casting a launch's tensors to the weights' dtype.
 
         The kernel was chosen for that dtype.
         """
@@ -481,13 +483,13 @@ def _device(launched: Tensors) -> torch.device:
 
 
 def _is_raced(choice: Choice, launched: Tensors) -> bool:
-    """Whether a kernel computes tensors of these sizes without another race."""
+    """Return whether a kernel computes tensors of these sizes without another race."""
     first = next(tensor for tensor in launched if tensor is not None)
     return choice.margin is None or tuple(first.shape[1:]) in choice.raced
 
 
 def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Return the time of the fastest of a few runs, in milliseconds."""
+    """Return how long the fastest of a few runs takes, in milliseconds."""
 
     def passed() -> None:
         run()
@@ -496,7 +498,7 @@ def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) 
 
 
 def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:
-    """Return the key of a pass; `_ran` computes the same key inline."""
+    """Return a pass's key. `_ran` computes the same key inline."""
     which = [key]
     for tensor in launched:
         if tensor is not None:
@@ -509,16 +511,16 @@ def _is_inference(weight: Tensor | None) -> bool:
 
 
 def _stamp(weights: Tensors) -> tuple[int, ...]:
-    """Return addresses and versions of the weights; `_ran` computes the same inline.
+    """Return the weights' addresses and versions. `_ran` computes the same inline.
 
-    The version of an inference tensor, whose changes PyTorch does not count, is -1.
+    An inference tensor, whose changes PyTorch doesn't count, has version -1.
     """
     given = [weight for weight in weights if weight is not None]
     return tuple(of for each in given for of in (each.data_ptr(), -1 if each.is_inference() else each._version))
 
 
 def _maker(like: Tensor, device: torch.device) -> Callable[[], Tensor]:
-    """Return a function that creates tensors of the same shape, strides and dtype as `like`.
+    """Return a function that creates tensors with the same shape, strides and dtype as `like`.
 
     Passing the dtype as a keyword in each call would take longer than everything else.
     """

@@ -1,7 +1,7 @@
 """Compute layers without filters, with PyTorch or with operators such as `autotune_runtime::norm`.
 
-The modules take tensors with PyTorch's shapes, such as images [N, C, ...]. The operators take the arrays of kernels,
-with the channels as the last axis.
+The modules take tensors with PyTorch's shapes, such as images [N, C, ...]. The operators take a kernel's arrays, with
+the channels as the last axis.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _ANY = Choice()
 class Plain(nn.Module):
     """A layer without filters, computed by PyTorch or by a library's kernels.
 
-    The operator chooses a kernel in the first call of a shape. PyTorch computes shapes without a kernel, and inputs of
-    other dtypes or on another type of device. The module notices the same changes of parameters as a TunedConvolution.
+    The operator chooses a kernel in the first call with a given shape. PyTorch computes shapes without a kernel, and
+    inputs with other dtypes or on another type of device. The module notices the same changes of parameters as a
+    TunedConvolution.
     """
 
     operator: ClassVar[Operator]
@@ -58,7 +59,9 @@ class Plain(nn.Module):
         library: str | Path | None = None,
         choice: Choice = _ANY,
     ) -> None:
-        """Create a layer with the problem's epilogue. `library` contains the kernels; None: PyTorch computes it."""
+        """Create a layer with the problem's epilogue. `library` contains the kernels; with None, PyTorch
+        computes it.
+        """
         super().__init__()
         self.weight, self.bias, self.device = weight, bias, device
         self.problem = problem
@@ -75,7 +78,7 @@ class Plain(nn.Module):
         return type(self)(problem, self.weight, self.bias, self.device, library, choice)
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Compute y from the tensors that `problem.inputs` describes."""
+        """Compute y from the tensors described by `problem.inputs`."""
         weights = self.weights()
         fits = all(each.dtype == self._dtype for each in tensors)
         fits = fits and all(each is None or each.dtype == self.weights_dtype for each in weights)
@@ -121,7 +124,7 @@ class Plain(nn.Module):
         return self._dtype
 
     def error(self, *tensors: Tensor, y: Tensor, bounds: tuple[float, float]) -> float:
-        """Return the largest error of results y, compared with PyTorch in float64, as a fraction of the allowed error.
+        """Return the largest error in results y, compared with PyTorch in float64, as a fraction of the allowed error.
 
         Before activation and rounding, the allowed relative error is `bounds[0]` times the operation's tolerance.
         """
@@ -221,7 +224,7 @@ class Norm(Plain):
 
 
 def concatenated(tensors: tuple[Tensor, ...], weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Concatenate tensors [N, C, ...] with PyTorch; if there is a weight, apply a batch norm to the result."""
+    """Concatenate tensors [N, C, ...] with PyTorch and, if there is a weight, apply a batch norm to the result."""
     y = torch.cat(tensors, 1)
     if weight is None:
         return y
@@ -236,7 +239,7 @@ def _concat_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 class Concat(Plain):
-    """A concatenation, followed by a scale and a shift if a batch norm follows."""
+    """A concatenation, with a scale and shift if a batch norm follows."""
 
     problem: ConcatProblem
     operator = Operator(BY_NAME["concat"], "concat", _concat_by_pytorch)
@@ -262,7 +265,7 @@ class Concat(Plain):
 
 
 def _pooled(pool: Callable[..., Tensor]) -> Instead:
-    """Return a function that computes a call with one of PyTorch's pools, in the layout of the arrays."""
+    """Return a function that computes a call with one of PyTorch's pools, in the arrays' layout."""
 
     def pooled(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
         named, x = dict(call.arguments), tensors["x"]
@@ -328,7 +331,7 @@ def _gated_by_pytorch(_: Call, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 class Gate(Plain):
-    """The product of images and a factor for each image and channel."""
+    """The product of images and a factor per image and channel."""
 
     problem: GateProblem
     operator = Operator(BY_NAME["gate"], "gate", _gated_by_pytorch)

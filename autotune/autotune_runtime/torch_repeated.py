@@ -1,4 +1,4 @@
-"""Run a part that a network calls several times, such as for the frames of a video, as one graph for each kind of call.
+"""Run a part that a network calls several times, for example for the frames of a video, as one graph per kind of call.
 
 A call may change lists among its arguments, such as a list of earlier frames for convolutions.
 """
@@ -43,22 +43,22 @@ class Value:
         return tree_unflatten(leaves, self.spec)
 
     def kind(self, tensors: Sequence[Tensor]) -> Hashable:
-        """Return a key that is the same for all calls that one graph can compute."""
+        """Return a key that is the same for all calls that a single graph can compute."""
         types = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
         return repr(self.spec), tuple(map(repr, self.leaves)), self.places, types
 
 
 @dataclass(slots=True)
 class Made:
-    """The outputs of a call and the arguments after the call, without their tensors."""
+    """A call's outputs and its arguments afterwards, without their tensors."""
 
     value: Value | None = None
 
 
 class Once(nn.Module):
-    """A call of a part, as a function of the tensors in the arguments.
+    """A call to a part, as a function of the tensors in its arguments.
 
-    Returns the tensors in the outputs, followed by the tensors in the arguments after the call.
+    Returns the tensors in the outputs, followed by those in the arguments after the call.
     """
 
     def __init__(self, part: nn.Module, arguments: Value) -> None:
@@ -89,7 +89,7 @@ class Calls:
 
 
 class Repeated(nn.Module):
-    """A part that runs a graph for calls of known kinds, and the original module for other calls."""
+    """A part that runs a graph for calls of known kinds, and the original module for all others."""
 
     def __init__(self, part: nn.Module, graphs: Mapping[Hashable, tuple[fx.GraphModule, Value]]) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Repeated(nn.Module):
 
 
 def _update(given: object, after: object) -> object:
-    """Update lists and dictionaries in place to their contents after a call; return the updated argument."""
+    """Update lists and dictionaries in place to what they contain after a call, and return the updated argument."""
     if isinstance(given, dict) and isinstance(after, dict):
         changed = {name: _update(given.get(name), value) for name, value in after.items()}
         given.clear()

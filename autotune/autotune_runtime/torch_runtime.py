@@ -18,10 +18,10 @@ class TrainingMode(RuntimeError):
 
 
 class Runtime(Protocol):
-    """The functions that a kind of device must provide."""
+    """What a kind of device must provide."""
 
     def name(self, device: torch.device) -> str:
-        """Return the device's name in autotune's commands, such as cuda:0."""
+        """Return what autotune's commands call the device, such as cuda:0."""
 
     def model(self, device: torch.device) -> str:
         """Return the model of the device, such as NVIDIA H200."""
@@ -30,7 +30,7 @@ class Runtime(Protocol):
         """Make a device the calling thread's current device inside the block."""
 
     def stream(self, device: torch.device) -> int:
-        """Return the address of the current stream, as the library expects it."""
+        """Return the current stream's address, as the library expects it."""
 
     def synchronize(self, device: torch.device) -> None:
         """Wait for the work on the current stream."""
@@ -39,13 +39,13 @@ class Runtime(Protocol):
         """Whether the current stream is being captured into a graph."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        """Record the work of `run` as a graph, and return a function that replays the graph.
+        """Record what `run` does as a graph, and return a function that replays it.
 
         The results of `run` are kept until the recording has ended.
         """
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Return the time in milliseconds of the work that `run` puts on the current stream, with cold caches."""
+        """Return how many milliseconds the work takes that `run` puts on the current stream, with cold caches."""
 
 
 class Cuda:

@@ -37,7 +37,7 @@ Tuned: TypeAlias = TunedConvolution | Plain
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The decision about one layer: a row of the report."""
+    """What was decided about one layer: a row of the report."""
 
     layer: str
     """path of the layer in the network"""
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The cells of the row in the printed table."""
+        """The row's cells in the printed table."""
         work = ("", "", "")
         if self.problem is not None:
             work = (*self.problem.shapes, self.problem.epilogue)
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A row for each layer; it prints as a table."""
+    """A row for each layer. When printed, it is a table."""
 
     rows: tuple[Row, ...]
     folded: int = 0
@@ -91,7 +91,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The last line of the table."""
+        """The table's last line."""
         wins = [row.problem for row in self.rows if row.swapped and row.problem is not None]
         fused = Counter("residual" for problem in wins if problem.has_residual)
         fused.update(BY_WORD[problem.activation].name for problem in wins if problem.activation)
@@ -109,9 +109,9 @@ class Report:
 
 
 def libraries_of(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library]:
-    """Load the libraries at the paths that `convert` accepts; return them by operation.
+    """Load the libraries at the paths that `convert` accepts, and return them by operation.
 
-    Raises FileNotFoundError if a path or, without paths, every library is missing.
+    Raises FileNotFoundError if a path is missing or, without paths, every library.
     """
     paths = [Path(given)] if isinstance(given, (str, Path)) else [Path(each) for each in given or ()]
     found = [*find_libraries(INTERFACES).values()] if given is None else []
@@ -144,8 +144,8 @@ def swap(
 ) -> Swapped:
     """Convert a captured network with libraries, given by operation.
 
-    `effort` is the length of a race. `times` contains the results of earlier races, which are not run again, by the
-    `repr` of their Work; results of this conversion are added to it. `compiled`: Inductor compiles the converted
+    `effort` is how long a race takes. `times` contains the results of earlier races, which aren't run again, by the
+    `repr` of their Work; this conversion's results are added to it. With `compiled`, Inductor compiles the converted
     network.
     """
     whole = any(not each.part.path for each in network.parts)
@@ -180,7 +180,7 @@ def swap(
 
 
 def _inside(row: Row, by: Row | None) -> Row:
-    """Return the row of a layer; `by` is the row of a later layer whose kernel computes this layer, too, if any."""
+    """Return a layer's row. `by` is the row of a later layer whose kernel computes this one too, if any."""
     return row if by is None else replace(row, kernel=by.kernel, swapped=True, why=f"in the kernel of {by.layer}")
 
 
@@ -196,7 +196,7 @@ def cudnn_benchmark() -> Iterator[None]:
 
 
 class _Judge:
-    """Decides which layers to replace; layers with the same problem are timed once."""
+    """Decides which layers to replace. Layers with the same problem are timed once."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _Judge:
         self._compiled = compiled
 
     def way(self, layer: Layer) -> tuple[Layer, Row]:
-        """Return the first way to compute a layer for which a kernel wins, and the row of that way.
+        """Return the first way to compute a layer for which a kernel wins, and its row.
 
         If no kernel wins, return the last way, which has no operators in front of the layer.
         """
@@ -222,7 +222,8 @@ class _Judge:
         return way, row
 
     def _pays(self, way: Layer, row: Row) -> bool:
-        """Whether a kernel that also computes a gate is faster than separate kernels for the gate and the convolution.
+        """Return whether a kernel that also computes a gate is faster than separate kernels for the gate and the
+        convolution.
 
         True if there are no separate kernels.
         """
@@ -241,14 +242,14 @@ class _Judge:
         return times is not None and times.tuned_us < times.rivals[0][1]
 
     def _tuned(self, layer: Layer) -> Tuned | None:
-        """Return the module that runs a layer's kernel; None if PyTorch computes the layer."""
+        """Return the module that runs a layer's kernel, or None if PyTorch computes the layer."""
         row = self.row(layer)
         if not row.swapped or layer.module is None or not isinstance(row.problem, LayerProblem):
             return None
         return layer.module.tuned(row.problem.epilogue, self._libraries[row.problem.operation].path)
 
     def row(self, layer: Layer, problems: Sequence[LayerProblem] = ()) -> Row:
-        """Decide about a layer; `problems` are the problems that a kernel may compute, by default `layer.problems`."""
+        """Decide about a layer. `problems` are those that a kernel may compute, by default `layer.problems`."""
         if layer.problem is None or layer.module is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.module.device
@@ -272,7 +273,7 @@ class _Judge:
     def _raced(
         self, layer: Layer, module: Convolution | Plain, problem: LayerProblem, kernel: str, runtime: Runtime
     ) -> Row:
-        """Decide about a layer by racing the kernel for one problem against PyTorch."""
+        """Decide about a layer by racing one problem's kernel against PyTorch."""
         work = Work(problem, layer.residual, layer.activation, self._compiled, layer.is_linear)
         if (key := repr(work)) not in self._times:
             self._times[key] = race(work, module, self._libraries[problem.operation].path, runtime, self._effort)
@@ -281,7 +282,7 @@ class _Judge:
 
 
 def with_times(row: Row, times: Times | None, margin: float) -> Row:
-    """Return the row of a kernel, completed with the result of the race; the kernel must win by `margin`."""
+    """Return a kernel's row completed with the race's result. The kernel must win by `margin`."""
     if times is None:
         return replace(row, why="computes something different from PyTorch")
     rival, rival_us = times.rivals[0]
@@ -293,9 +294,9 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 def serves(
     libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, repeatable: bool = False
 ) -> tuple[str, str]:
-    """Call `usable_kernel` for a problem with the library of the problem's operation.
+    """Call `usable_kernel` for a problem with the library of its operation.
 
-    Without such a library, the name is empty and the reason says so.
+    If there is no such library, the name is empty and the reason says so.
     """
     library = libraries.get(problem.operation)
     if library is None:
@@ -305,9 +306,9 @@ def serves(
 
 
 def tf32_is_allowed(*, linear: bool = False) -> bool:
-    """Whether PyTorch may use TF32 for convolutions or, if `linear`, for linear layers.
+    """Return whether PyTorch may use TF32 for convolutions or, if `linear`, for linear layers.
 
-    PyTorch's older switches cannot be read once the newer ones have been set, so the newer ones are read if they exist.
+    PyTorch's older switches can't be read once the newer ones have been set, so the newer ones are read if they exist.
     """
     older, newer = torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None)
     if linear:

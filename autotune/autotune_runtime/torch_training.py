@@ -1,4 +1,4 @@
-"""Convert networks in training: kernels compute outputs and gradients of convolutions where they beat PyTorch."""
+"""Convert networks for training: kernels compute convolutions' outputs and gradients where they beat PyTorch."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
 PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradient"}
-"""The parts of a convolution in training: names of the fields of `Parts` -> names in reports."""
+"""The parts of a convolution in training: the names of the fields in `Parts` -> their names in reports."""
 MASKED = "add_masked"
-"""The epilogue of a masked data gradient."""
+"""A masked data gradient's epilogue."""
 _CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
@@ -43,7 +43,7 @@ _ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A convolution in a network that was run once."""
+    """A convolution in a network that has run once."""
 
     name: str
     problem: Problem
@@ -75,7 +75,7 @@ class TrainingReport(Report):
 
     @property
     def summary(self) -> str:
-        """The last line of the table."""
+        """The table's last line."""
         wins = Counter(row.layer.partition(", ")[2] for row in self.rows if row.swapped)
         parts = Counter(row.layer.partition(", ")[2] for row in self.rows)
         said = (f"{wins[name]} of {count} {name}s" for name, count in parts.items())
@@ -84,7 +84,7 @@ class TrainingReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A copy of a network, and the convolutions of the copy by their modules."""
+    """A copy of a network, and its convolutions by their modules."""
 
     network: nn.Module
     sites: Mapping[nn.Module, Site]
@@ -120,9 +120,9 @@ def read_training(module: nn.Module, example: object) -> Training:
 def train(
     training: Training, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> tuple[nn.Module, TrainingReport]:
-    """Make kernels compute the convolutions of a network; return the changed network and a report.
+    """Make kernels compute a network's convolutions, and return the changed network and a report.
 
-    Without libraries, the network runs the libraries of the build, and this function waits for the build.
+    Without libraries, the network runs those of the build, and this function waits for it.
     """
     layers, report = _judged([*training.sites.values()], libraries, started, margin)
     for conv, layer in zip(training.sites, layers, strict=True):
@@ -133,7 +133,7 @@ def train(
 
 
 class _Trained(nn.Module):
-    """Base of the modules that replace convolutions' modules."""
+    """Base class for the modules that replace convolutions."""
 
     layer: TrainedLayer
 
@@ -168,14 +168,14 @@ class _TrainedCall(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the output; for a masked layer also return x, for the other readers of x."""
+        """Compute the output. For a masked layer, also return x for its other readers."""
         return trained_convolution(x, weight, bias, self.layer, forked if self.layer.masked else OPERATOR)
 
 
 def train_graph(
     graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> TrainingReport:
-    """Make kernels compute the convolutions of a graph that Dynamo captured; the graph is changed."""
+    """Make kernels compute the convolutions of a graph captured by Dynamo, which is changed."""
     rewrite_norms(graph)
     rewrite_pools(graph)
     found: list[tuple[fx.Node, Site]] = []
@@ -205,7 +205,7 @@ def train_graph(
 
 
 def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
-    """Return the output of a fork that replaces a convolution; other readers of its input now read the fork's copy."""
+    """Return the output of a fork that replaces a convolution. Other readers of its input now read the fork's copy."""
     x = _given(node)["input"]
     assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
     made, others = (node.graph.call_function(operator.getitem, (fork, at)) for at in (0, 1))
@@ -215,7 +215,7 @@ def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
 
 
 def _may_mask(site: Site, node: fx.Node, x: Tensor) -> bool:
-    """Whether a kernel may mask the sum of all gradients of a convolution's input."""
+    """Return whether a kernel may mask the sum of all gradients of a convolution's input."""
     as_computed = x.dtype == STORED.get(site.problem.dtype) and all(isinstance(size, int) for size in x.shape[1:])
     return as_computed and len(site.wants) == len(PARTS) - 1 and masks_others(_given(node)["input"], node)
 
@@ -226,7 +226,7 @@ def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
 
 
 def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object]) -> Site | None:
-    """Describe the convolution that computes y from x, weight and bias; None if no kernel can compute it.
+    """Describe the convolution that computes y from x, weight and bias, or return None if no kernel can compute it.
 
     `tensors` contains x, weight, bias and y in this order.
     """
@@ -256,20 +256,22 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
 
 
 def _of_axes(given: object, axes: int) -> tuple[int, ...]:
-    """Expand an argument of a convolution to a number for each axis."""
+    """Expand a convolution's argument to a number for each axis."""
     numbers = tuple(given) if isinstance(given, (tuple, list)) else (given,)
     return numbers if len(numbers) == axes else numbers * axes
 
 
 def _number(size: int | torch.SymInt) -> int:
-    """Return a size as a number; a symbolic size is replaced by its current value."""
+    """Return a size as a number, replacing a symbolic size by its current value."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
 
 
 def _judged(
     sites: Sequence[Site], libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> tuple[list[TrainedLayer | None], TrainingReport]:
-    """Decide about all sites; return a layer for each site, or None if PyTorch computes all its parts, and a report."""
+    """Decide about all sites. Returns a report, and for each site a layer, or None if PyTorch computes all of its
+    parts.
+    """
     built: Mapping[str, BuiltKernel] = {}
     races = None
     if libraries is None and (build := begin(started, _problems(sites))) is not None:
@@ -295,7 +297,7 @@ def _judged(
 
 
 def _problems(sites: Iterable[Site]) -> dict[LayerProblem | FilterGradient, str]:
-    """Return the problems to build kernels for, with names."""
+    """Return the problems for which kernels should be built, with names."""
     found: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     for site in sites:
@@ -319,7 +321,7 @@ class _Tensors:
 
 
 class _Judge:
-    """Decides which parts kernels compute; parts with the same problem are timed once."""
+    """Decides which parts kernels compute. Parts with the same problem are timed once."""
 
     def __init__(
         self, libraries: Mapping[str, Library], margin: float, effort: Effort, times: dict[str, Times | None]
@@ -327,7 +329,7 @@ class _Judge:
         self._libraries, self._margin, self._effort, self._times = libraries, margin, effort, times
 
     def row(self, site: Site, part: str, problems: Sequence[Problem | FilterGradient]) -> tuple[Row, str]:
-        """Decide about a part; return a row, and the kernel's call, which is empty if PyTorch computes the part."""
+        """Decide about a part. Returns a row and the kernel's call, which is empty if PyTorch computes the part."""
         name, runtime = f"{site.name}, {PARTS[part]}", CHANGING.runtime_of(site.device)
         if runtime is None:
             why = f"is on {site.device}, not on a GPU"
@@ -352,7 +354,7 @@ class _Judge:
 def _race(
     site: Site, part: str, call: str, draw: Callable[[], _Tensors], runtime: Runtime, effort: Effort
 ) -> Times | None:
-    """Time the kernel and PyTorch's operator for a part; None if they disagree."""
+    """Time the kernel and PyTorch's operator for a part, or return None if they disagree."""
     first, plain = draw(), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
 
     def run(tensors: _Tensors, parts: Parts) -> Tensor:

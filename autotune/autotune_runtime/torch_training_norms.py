@@ -1,6 +1,6 @@
 """Rewrite batch norms in training as formulas for which Inductor generates kernels that read less memory.
 
-For PyTorch's batch norm, addition and ReLU, each backward kernel of Inductor reads the ReLU's output to compute the
+For PyTorch's batch norm, addition and ReLU, each of Inductor's backward kernels reads the ReLU's output to compute the
 mask, and all gradients that are summed. Without a residual, the rewritten backward pass computes the mask from the
 norm's input, which it reads anyway. With a residual, it stores the masked sum of the gradients once.
 """
@@ -23,7 +23,7 @@ _ARGUMENTS = (*_TENSORS, "training", "momentum", "eps")
 
 
 def rewrite_norms(graph: fx.GraphModule) -> None:
-    """Replace the batch norms in training mode in a graph that Dynamo captured; the graph is changed."""
+    """Replace batch norms in training mode in a graph captured by Dynamo, which is changed."""
     for node in graph.graph.find_nodes(op="call_function", target=functional.batch_norm):
         given = {"momentum": 0.1, "eps": 1e-5, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
         tensors = tuple(given.get(name) for name in _TENSORS)
@@ -50,7 +50,7 @@ def rewrite_norms(graph: fx.GraphModule) -> None:
 
 
 def _count_together(graph: fx.Graph) -> None:
-    """Make one kernel increment the counters of all batch norms."""
+    """Make a single kernel increment the counters of all batch norms."""
     counts = [node for node in graph.find_nodes(op="call_method", target="add_") if _counts(node)]
     if counts:
         with graph.inserting_before(counts[0]):
@@ -60,7 +60,7 @@ def _count_together(graph: fx.Graph) -> None:
 
 
 def _counts(node: fx.Node) -> bool:
-    """Whether a node adds 1 to a counter that no other node reads."""
+    """Return whether a node adds 1 to a counter that no other node reads."""
     if len(node.args) != 2 or node.args[1] != 1 or node.kwargs or node.users:
         return False
     counter = node.args[0]
@@ -70,7 +70,7 @@ def _counts(node: fx.Node) -> bool:
 
 
 def masks_others(x: fx.Node, node: fx.Node) -> bool:
-    """Whether x is a batch norm with a ReLU and several readers, and `node` is the first reader."""
+    """Return whether x is a batch norm with a ReLU and several readers, of which `node` is the first."""
     return x.target is normalized and x.args[-1] is True and len(x.users) > 1 and node is next(iter(x.users))
 
 
@@ -80,14 +80,14 @@ def mask_gradient(x: fx.Node) -> None:
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
-    """Return the only reader of a node; None if the node has several readers or none."""
+    """Return a node's only reader, or None if it has several or none."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def _residual(addition: fx.Node, node: fx.Node) -> fx.Node | None:
-    """Return the tensor that `addition` adds to the output `node` of a batch norm.
+    """Return the tensor that `addition` adds to a batch norm's output `node`.
 
-    None if `addition` is another operator, or if the tensor's shape or dtype differs from the output's.
+    Returns None if `addition` is another operator, or if the tensor's shape or dtype differs from the output's.
     """
     if addition.target not in (*_ADDITIONS, *_ADDITIONS_IN_PLACE) or len(addition.args) != 2 or addition.kwargs:
         return None
@@ -118,7 +118,7 @@ def normalized(
 ) -> Tensor:
     """Compute a batch norm in training mode, add the residual if there is one, and apply a ReLU if `relu` is set.
 
-    `masked`: the incoming gradient is already 0 where the ReLU's output is 0.
+    `masked` means that the incoming gradient is already 0 where the ReLU's output is 0.
     """
     count = x.numel() // x.shape[1]
     with torch.no_grad():
@@ -130,7 +130,7 @@ def normalized(
 
 
 class _Context(Protocol):
-    """The tensors that PyTorch keeps from a forward pass for its backward pass."""
+    """What PyTorch keeps from a forward pass for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     relu: bool
@@ -141,7 +141,7 @@ class _Context(Protocol):
 
 
 class _Normalized(torch.autograd.Function):
-    """`normalized` with given statistics; the gradient treats these as the statistics of x."""
+    """`normalized` with given statistics, which the gradient treats as those of x."""
 
     @staticmethod
     def forward(
@@ -190,7 +190,7 @@ class _Normalized(torch.autograd.Function):
 
 
 def _exact(x: Tensor) -> Tensor:
-    """Convert a tensor to float32; float64 tensors are returned unchanged."""
+    """Convert a tensor to float32, except that float64 tensors stay as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -209,5 +209,7 @@ def _scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def stored(each: Tensor) -> Tensor:
-    """Return the tensor as an `as_strided` view, which makes Inductor store it and not recompute it in each kernel."""
+    """Return the tensor as an `as_strided` view, so that Inductor stores it instead of recomputing it in each
+    kernel.
+    """
     return each if 0 in each.stride() else each.as_strided(each.shape, each.stride())

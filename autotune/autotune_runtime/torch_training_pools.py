@@ -1,4 +1,4 @@
-"""Rewrite max pools in training, so that Inductor computes their gradients with a fraction of the instructions.
+"""Rewrite max pools in training so that Inductor computes their gradients with a fraction of the instructions.
 
 Inductor searches up to four windows for each input. The rewritten gradient treats the inputs in even and odd rows and
 columns as four tensors, so one kernel compares the indices of nine windows for four inputs.
@@ -20,7 +20,7 @@ _SIZES = {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1}
 
 
 def rewrite_pools(graph: fx.GraphModule) -> None:
-    """Replace the 3 x 3 max pools with stride 2 and padding 1 in a graph that Dynamo captured; the graph is changed."""
+    """Replace 3 x 3 max pools with stride 2 and padding 1 in a graph captured by Dynamo, which is changed."""
     for node in graph.graph.find_nodes(op="call_function", target=functional.max_pool2d):
         given = {"padding": 0, "dilation": 1, **dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
         x = given["input"]
@@ -35,7 +35,7 @@ def rewrite_pools(graph: fx.GraphModule) -> None:
 
 
 def pooled(x: Tensor) -> Tensor:
-    """Compute the maxima of 3 x 3 windows of x [N, C, H, W], with stride 2 and padding 1; H and W must be even."""
+    """Compute the maxima of 3 x 3 windows of x [N, C, H, W], with stride 2 and padding 1. H and W must be even."""
     y: Tensor = _Pooled.apply(x)
     return y
 
@@ -63,9 +63,9 @@ class _Pooled(torch.autograd.Function):
         first = rows.unsqueeze(2) * ctx.width + columns
 
         def gradient(row: int, column: int) -> Tensor:
-            """Compute the gradient [N, P, Q, C] of the inputs in rows 2 * p + row and columns 2 * q + column.
+            """Compute the gradient [N, P, Q, C] for the inputs in rows 2 * p + row and columns 2 * q + column.
 
-            An odd row or column is in two windows of its axis.
+            Odd rows and columns are in two windows of their axis.
             """
             found = torch.zeros_like(dy)
             for down in range(row + 1):
@@ -79,5 +79,5 @@ class _Pooled(torch.autograd.Function):
 
 
 def _from(each: Tensor, down: int, right: int, fill: int) -> Tensor:
-    """Shift a tensor [N, P, Q, C] up by `down` rows and left by `right` columns; fill the end with `fill`."""
+    """Shift a tensor [N, P, Q, C] up by `down` rows and left by `right` columns, filling the end with `fill`."""
     return functional.pad(each[:, down:, right:], (0, 0, 0, right, 0, down), value=fill)

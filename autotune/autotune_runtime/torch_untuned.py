@@ -29,14 +29,14 @@ from .untuned_build import BuildFailed, UntunedBuild, can_build
 DB = "autotune.db"
 """Default path of the user's results database, in the current folder."""
 RACES = "races.json"
-"""The file in a build's folder that contains the times of the kernels and of PyTorch's alternatives."""
+"""The file in a build's folder with the times of the kernels and of PyTorch's alternatives."""
 
 
 def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[str, Library] | None:
-    """Call `libraries_of`; return None if autotune must build libraries.
+    """Call `libraries_of`, or return None if autotune has to build libraries.
 
-    That is the case if no path is given, the folder of this package contains no library, and autotune is installed.
-    Otherwise raises FileNotFoundError if a library is missing.
+    That is the case if no path is given, this package's folder contains no library, and autotune is installed.
+    Otherwise, raises FileNotFoundError if a library is missing.
     """
     try:
         return libraries_of(given)
@@ -47,7 +47,7 @@ def libraries_if_any(given: str | Path | Sequence[str | Path] | None) -> dict[st
 
 
 def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
-    """Start a build for the device of a network's tensors; None if kernels support none of the devices.
+    """Start a build for the device of a network's tensors, or return None if kernels don't support any of the devices.
 
     `db` is the path of the user's results database.
     """
@@ -58,7 +58,7 @@ def started_build(tensors: Iterable[Tensor], db: str) -> UntunedBuild | None:
 
 
 def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild | None:
-    """Begin to build libraries for a network; return None if there is no build or no layer can run a kernel."""
+    """Begin to build libraries for a network. Returns None if there is no build or no layer can run a kernel."""
     return begin(build, _problems(network))
 
 
@@ -84,7 +84,7 @@ def _problems(network: Inference) -> Mapping[LayerProblem | FilterGradient, str]
 
 
 def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGradient, str]) -> UntunedBuild | None:
-    """Begin to build libraries for problems, given with names; cancel the build and return None if there are none."""
+    """Begin to build libraries for problems, given with names. If there are none, cancel the build and return None."""
     if build is None or not problems:
         if build is not None:
             build.cancel()
@@ -94,7 +94,7 @@ def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGra
 
 
 def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
-    """Return the accuracy for a study of these problems; None: the default accuracy of the problems' dtypes."""
+    """Return the accuracy for a study of these problems, or None for the default accuracy of their dtypes."""
     if all(problem.dtype == "f32" for problem in problems):
         return "tf32" if tf32_is_allowed() else "fp32-class"
     return None
@@ -103,7 +103,7 @@ def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
 def swap_untuned(
     network: Inference, build: UntunedBuild | None, margin: float, *, compiled: bool = False
 ) -> tuple[nn.Module, Report]:
-    """Convert a network with the kernels of a build, and print a summary to standard error; wait for the build first.
+    """Wait for a build, convert a network with its kernels, and print a summary to standard error.
 
     Kernels that disagree with PyTorch on the network's own tensors are left out. Each kernel is compared in the first
     layer that it computes.
@@ -136,7 +136,7 @@ def swap_untuned(
 
 
 def _algorithms(network: Inference) -> Iterator[None]:
-    """Make cuDNN choose the algorithms that the kernels will race against, one layer for each step of the iterator."""
+    """Make cuDNN choose the algorithms against which the kernels will race, one layer per step of the iterator."""
     works = {
         Work(layer.problems[0], layer.residual, layer.activation): layer.module
         for layer in network.layers
@@ -173,7 +173,7 @@ class Races:
 
 
 class UntunedNetwork(nn.Module):
-    """A network that PyTorch runs until its kernels are compiled; the next call converts the network, within seconds.
+    """A network that PyTorch runs until its kernels are compiled. The next call converts it, within seconds.
 
     Wait for the kernels (`ready`) before you pass the network to `torch.compile` or capture it in a CUDA graph.
     """
@@ -200,7 +200,7 @@ class UntunedNetwork(nn.Module):
 
     @property
     def ready(self) -> bool:
-        """Whether the kernels are compiled, so that the next call runs them."""
+        """Whether the kernels have been compiled, so that the next call runs them."""
         return self._build.done()
 
     def forward(self, *args: object, **kwargs: object) -> object:
@@ -229,9 +229,9 @@ def disagreements(
     """Run the network on examples, and return the modules whose results differ too much from float64.
 
     The keys are pairs of a module and the sizes of its first input without the first axis, such as [C, H, W]. The
-    values are the largest errors divided by the allowed errors. `bounds` contains two bounds for each pair. The first
-    is the kernel's largest error: for convolutions relative to the sum of the terms' magnitudes, for other layers
-    relative to the operation's tolerance. The second is the largest error of a sum with a single term.
+    values are the largest errors divided by the allowed ones. `bounds` contains two bounds for each pair. The first is
+    the kernel's largest error: for convolutions relative to the sum of the terms' magnitudes, for other layers relative
+    to the operation's tolerance. The second is the largest error of a sum with a single term.
     """
     wrong: dict[tuple[Tuned, Shape], float] = {}
 

@@ -1,4 +1,4 @@
-"""Compare a converted network and the original with the float64 original: relative error and top-1 agreement."""
+"""Compare a converted network and the original with the original in float64: relative error and top-1 agreement."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .torch_example import copied, example_arguments, tensors_of
 
 FEWEST = 1e-3
-"""Minimum variation of outputs between images, as a fraction of their norm; below it, agreement proves nothing."""
+"""How much outputs must vary between images, as a fraction of their norm. Below that, agreement proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The agreement of a network's outputs with the float64 network's."""
+    """How well a network's outputs agree with those in float64."""
 
     relative_error: float
     """norm of the difference divided by the norm of the output; the maximum of all outputs"""
@@ -60,8 +60,8 @@ class Verification:
 def verify(original: nn.Module, converted: Callable[..., object], example: object) -> Verification:
     """Run both networks and a float64 copy of the original on an example, and compare the outputs.
 
-    `example` is a tensor, a tuple of arguments or the sizes of a tensor. Half-precision values are exact in float64.
-    The float64 network takes four times the memory of a half-precision network.
+    `example` is a tensor, a tuple of arguments or a tensor's sizes. Half-precision values are exact in float64. The
+    float64 network takes four times as much memory as a half-precision one.
     """
     arguments = example_arguments(original, example)
     with torch.no_grad():
@@ -77,9 +77,9 @@ def verify(original: nn.Module, converted: Callable[..., object], example: objec
 def calibrated(module: nn.Module, example: object) -> nn.Module:
     """Return a copy of a network whose batch norms have the statistics of an example's images.
 
-    Use it for a network with random weights, whose outputs may all be zeros with the initial statistics. The statistics
-    are computed in one pass with batch norms in training mode, in float32, or in float64 if the network or the images
-    contain float64 values.
+    Use this for a network with random weights, because its outputs may all be zeros with the initial statistics. The
+    statistics are computed in one pass with batch norms in training mode, in float32, or in float64 if the network or
+    the images contain float64 values.
     """
     network, wide = copy.deepcopy(module), copy.deepcopy(module)
     if not _batch_norms(network):
@@ -113,7 +113,9 @@ def _double(given: object) -> object:
 
 
 def _leaves(outputs: object) -> list[Tensor]:
-    """Return the floating-point tensors in a network's outputs in float64, also from tuples and dictionaries."""
+    """Return the floating-point tensors in a network's outputs, including those in tuples and dictionaries, in
+    float64.
+    """
     return [leaf.double() for leaf in tree_flatten(outputs)[0] if _is_float(leaf)]
 
 

@@ -20,7 +20,7 @@ from .convolution import FilterGradient
 from .fusion import LayerProblem
 
 ORIGINS = "origins.json"
-"""The file that a build writes last: the fields of each BuiltKernel, by the kernel's name in the form `study.layer`."""
+"""The file that a build writes last: each BuiltKernel's fields, by the kernel's name in the form `study.layer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,27 @@ class BuiltKernel:
 
 
 class BuildFailed(RuntimeError):
-    """Kernels could not be chosen or compiled."""
+    """Kernels couldn't be chosen or compiled."""
 
 
 def can_build() -> bool:
-    """Whether autotune itself is installed, not just an exported package."""
+    """Return whether autotune itself is installed, not just an exported package."""
     return importlib.util.find_spec("autotune") is not None
 
 
 class UntunedBuild:
-    """Libraries for the problems of a network, in the user's cache folder; another process builds missing libraries.
+    """Libraries for a network's problems, in the user's cache folder. Another process builds those that are missing.
 
-    The build chooses a kernel for each problem from recorded results on this GPU, with the user's database first. For a
-    problem without results, it uses the cost model in the current folder, or else the bundled one. The build uses all
+    The build chooses a kernel for each problem from recorded results on this GPU, looking in the user's database first.
+    For a problem without results, it uses the cost model in the current folder, or else the bundled one. It uses all
     cores.
     """
 
     def __init__(self, device: str, model: str, db: str) -> None:
-        """Start the process that builds; the process begins to read results.
+        """Start the process that builds, which immediately begins to read results.
 
-        `device` is the device's name in autotune, such as cuda:0, and `model` the name of the GPU. `db` is the path of
-        the user's database, which need not exist.
+        `device` is what autotune calls the device, such as cuda:0, and `model` the GPU's name. `db` is the path of the
+        user's database, which need not exist.
         """
         version = str(importlib.import_module("autotune").__version__)
         self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
@@ -72,7 +72,7 @@ class UntunedBuild:
         )
 
     def expect(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
-        """Build libraries for problems unless the cache contains them; `problems` maps each problem to a layer name.
+        """Build libraries for problems unless they are in the cache. `problems` maps each problem to a layer name.
 
         If `begin` is called with other problems later, their kernels are compiled after these.
         """
@@ -90,7 +90,7 @@ class UntunedBuild:
             print(json.dumps({"study": text, "out": str(self.folder)}), file=self._process.stdin, flush=True)
 
     def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
-        """Build libraries for problems as `expect` does, and end the process after the build."""
+        """Build libraries for problems like `expect`, and end the process after the build."""
         self.expect(problems, accuracy)
         if (self.folder / ORIGINS).is_file():
             self.cancel()
@@ -105,13 +105,13 @@ class UntunedBuild:
         self._process.communicate()
 
     def done(self) -> bool:
-        """Whether the build has ended, with or without success."""
+        """Whether the build has ended, successfully or not."""
         return self._process.poll() is not None
 
     def wait(self, meanwhile: Iterable[object] = ()) -> Mapping[str, BuiltKernel]:
         """Wait for the build, print a line on standard error, and return the kernels by name.
 
-        The iterable `meanwhile` is consumed while the build runs. Raises BuildFailed if the build failed.
+        In the meantime, the iterable `meanwhile` is consumed. Raises BuildFailed if the build failed.
         """
         if not self.done():
             line = f"autotune: choosing and compiling kernels for {self._count} layers"
@@ -133,7 +133,7 @@ class UntunedBuild:
         return time.perf_counter() - self._began_s
 
     def _failure(self) -> str:
-        """Return the last line that the process printed on standard error."""
+        """Return the last line that the process printed to standard error."""
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else f"its process ended with status {self._process.returncode}"
@@ -147,7 +147,7 @@ def _stamps(*paths: str) -> Iterator[str]:
 
 
 def _study(problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> str:
-    """Return the text of a study file with these problems as layers."""
+    """Return the text of a study file that contains these problems as layers."""
     lines = ['name = "network"', *([] if accuracy is None else [f'accuracy = "{accuracy}"'])]
     for problem, name in problems.items():
         values = dict(problem.values)

@@ -1,4 +1,4 @@
-"""Check that a family compiles for every architecture that the header admits. This needs nvcc, but no GPU."""
+"""Check that a family compiles for every architecture that its header admits. This needs nvcc, but no GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LISTED = re.compile(r"^sm_(\d+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ArchResult:
-    """The result of compiling a kernel for an architecture. `message` is the compiler's error, or empty."""
+    """The result of compiling a kernel for an architecture. `message` is the compiler's error, if there was one."""
 
     arch: int
     source: KernelSource
@@ -45,10 +45,10 @@ class ArchResult:
 
 
 class Architectures:
-    """Compiles configs for the architectures of the CUDA toolkit, several at once."""
+    """Compiles configs for the CUDA toolkit's architectures, several at once."""
 
     def __init__(self, nvcc: Path, jobs: int, *, each: bool) -> None:
-        """`each`: compile every config for every architecture, instead of for one architecture in turn."""
+        """With `each`, compile every config for every architecture instead of one after the other in turn."""
         self._nvcc, self._each = nvcc, each
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="nvcc")
         self._turn = 0
@@ -57,9 +57,9 @@ class Architectures:
         self.all = toolkit_architectures(nvcc)
 
     def submit(self, bound: BoundTemplate, source: KernelSource, left_s: float) -> list[Future[ArchResult]]:
-        """Start compiling a config for all architectures that admit it, or only for the next architecture.
+        """Start compiling a config for all architectures that admit it, or just for the next one.
 
-        Nothing is compiled if a compilation would probably take longer than the `left_s` seconds that are left.
+        Nothing is compiled if that would probably take longer than the remaining `left_s` seconds.
         """
         if self._longest_s > left_s:
             return []
@@ -92,17 +92,17 @@ class Architectures:
         return ArchResult(arch, source, message)
 
     def close(self) -> None:
-        """Cancel compilations that have not started, and wait for the others."""
+        """Cancel compilations that haven't started, and wait for the others."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def device_of(arch: int) -> DeviceInfo:
-    """Return a small device of an architecture. An unknown architecture gets the least shared memory since 8.6."""
+    """Return a small device of an architecture. If it is unknown, it gets the least shared memory since 8.6."""
     return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=SMEM_BYTES.get(arch, 101376))
 
 
 def toolkit_architectures(nvcc: Path) -> tuple[int, ...]:
-    """Return the architectures that nvcc compiles for. Raises ToolchainError if nvcc cannot list them."""
+    """Return the architectures for which nvcc compiles. Raises ToolchainError if nvcc can't list them."""
     found = tuple(sorted({int(number) for number in _LISTED.findall(output_of(nvcc, "--list-gpu-code"))}))
     if not found:
         raise ToolchainError(f"{nvcc}: does not answer to --list-gpu-code; install CUDA 11.5 or newer")

@@ -1,7 +1,8 @@
-"""The cases of a check: configs of a family on problems. Each next case adds the most new pairs of values.
+"""A check's cases, which are a family's configs on problems. The next case is always the one that adds the most pairs
+of values.
 
-Features of the problem and parameters of the config are factors of one covering array. A check that ends early has
-therefore covered as many pairs as possible.
+The problem's features and the config's parameters are factors of a single covering array, so a check that ends early
+has covered as many pairs as possible.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Factor:
 
 @dataclass(frozen=True)  # without slots, for properties that are computed when its first case starts
 class Subject:
-    """A problem that a family supports, with values for the factors that are not parameters."""
+    """A problem that a family supports, with values for all factors that aren't parameters."""
 
     bound: BoundTemplate
     factors: tuple[int, ...]
@@ -87,8 +88,8 @@ class Subject:
     def with_several_blocks(self, config: Config, run: Sequence[KernelSource]) -> BoundTemplate | None:
         """Return the smallest of the larger sizes at which each axis of the grid has several blocks.
 
-        An axis that never has several blocks must have the most that it can have. Returns None if the sources in `run`
-        already have as many blocks, or if no size has enough.
+        If an axis never does, it must have as many as it can. Returns None if the sources in `run` already have as many
+        blocks, or if no size has enough.
         """
         grids = {}
         for bound in self.larger:
@@ -119,10 +120,10 @@ class Case:
 
 
 class CasePlan:
-    """The cases of a check of one family, and the pairs of values that the cases cover.
+    """The cases in a check of one family, and the pairs of values that they cover.
 
-    If `layers` are given, these layers of the user replace the derived problems. `narrowed` restricts the values of
-    parameters. Raises TemplateError if there is nothing to run.
+    `layers` are layers of the user's that replace the derived problems. `narrowed` restricts the values of parameters.
+    Raises TemplateError if there is nothing to run.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class CasePlan:
         return Subject(bound, factors, sizes, most)
 
     def _nothing(self) -> str:
-        """Return the message that explains why there is no case."""
+        """Return a message that explains why there is no case."""
         if self.left_out:
             return f"{self.template.path}: supports no layer of the study: {'; '.join(map(': '.join, self.left_out))}"
         if self.derivation.without_config:
@@ -203,7 +204,7 @@ class CasePlan:
         )
 
     def _pool(self, subject: Subject, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator) -> Rows:
-        """Return cases of one problem: random ones, and one for every pair of values that no earlier problem had."""
+        """Return cases for one problem: random ones, and one for every pair of values that no earlier problem had."""
         params = self._feasible(subject.bound, narrowed, rng)
         rows = np.concatenate([np.tile(np.array(subject.factors, np.int16), (len(params), 1)), params], axis=1)
         drawn = rng.permutation(len(rows))[:_DRAWN]
@@ -212,9 +213,9 @@ class CasePlan:
     def _feasible(
         self, bound: BoundTemplate, narrowed: Mapping[str, Sequence[Value]], rng: np.random.Generator
     ) -> Rows:
-        """Return all configs, or some configs of a large space, as value indices of the header's parameters.
+        """Return all configs, or some of a large space's, as value indices of the header's parameters.
 
-        The first large spaces are enumerated up to MAX_ROWS, because most spaces have the same pairs. Of other large
+        The first large spaces are enumerated up to MAX_ROWS, because most spaces have the same pairs. In other large
         spaces, subspaces with two values for each parameter are enumerated, because random configs take far longer to
         find.
         """
@@ -237,7 +238,7 @@ class CasePlan:
         return np.concatenate(parts)  # a row may occur twice; the second one adds no pair
 
     def cases(self) -> Iterator[Case]:
-        """Yield every case that adds a pair. The first case is the default config of the first problem."""
+        """Yield every case that adds a pair, beginning with the default config on the first problem."""
         rows = np.concatenate(self._pools)
         of = np.repeat(np.arange(len(self._pools)), [len(pool) for pool in self._pools])
         for number, at in enumerate(self.covering.greedy(rows)):
@@ -245,7 +246,7 @@ class CasePlan:
             yield Case(self.subjects[of[at]], self._config(rows[at]), rows[at], number)
 
     def some(self, most: int) -> Iterator[tuple[BoundTemplate, Config]]:
-        """Yield about `most` problems and configs, the same number for each problem."""
+        """Yield about `most` problems and configs, equally many for each problem."""
         for subject, pool in zip(self.subjects, self._pools, strict=True):
             for row in pool[:: max(1, len(pool) * len(self.subjects) // most)]:
                 yield subject.bound, self._config(row)
@@ -263,9 +264,9 @@ def _grids(stages: Sequence[Stage]) -> tuple[int, ...]:
 
 
 def _rows(bound: BoundTemplate, params: Sequence[Param], most: int) -> tuple[Rows, bool]:
-    """Return the first feasible configs of narrowed parameters, and whether these are all feasible configs.
+    """Return the first feasible configs with narrowed parameters, and whether these are all of them.
 
-    The configs are value indices into the parameters of the header.
+    The configs are value indices into the header's parameters.
     """
     found, complete = Tree(bound.levels, params).feasible(most=most, visits=MAX_VISITS)
     rows = found.copy()

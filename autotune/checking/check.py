@@ -1,4 +1,4 @@
-"""Verify configs of a family on problems that cover everything that the family's header supports."""
+"""Verify a family's configs on problems that cover everything that its header supports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from autotune.trial import Config, ErrorStats, Outcome
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """The outcome of one config of a family on one problem."""
+    """The outcome of one of a family's configs on one problem."""
 
     source: KernelSource
     """the kernel, for the first run-time sizes that failed or else for the problem's own sizes"""
@@ -50,7 +50,7 @@ class CheckRow:
 
     @property
     def problem(self) -> Problem:
-        """The problem that the outcome belongs to."""
+        """The problem on which this is the outcome."""
         return self.source.problem
 
 
@@ -84,7 +84,7 @@ _SANITIZED_SHARE = 0.4  # share of the verification time, above which no further
 def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
     """Return the evaluator, typed as one that verifies kernels.
 
-    Raises DeviceError for a device that runs no kernels, because every kernel would count as correct.
+    Raises DeviceError for a device that doesn't run kernels, because every kernel would appear to be correct.
     """
     if not isinstance(evaluator, DeviceEvaluator):
         raise DeviceError(
@@ -106,9 +106,9 @@ def _rejection(on: Evaluator, source: KernelSource) -> Rejected | None:
 
 
 class Stopwatch:
-    """Measures seconds of CPU time, or of wall clock if several cores worked.
+    """Measures seconds of CPU time, or of wall-clock time if several cores were working.
 
-    On a busy machine the result is therefore little larger than on an idle machine.
+    On a busy machine, the result is therefore hardly larger than on an idle one.
     """
 
     def __init__(self, cpu: Callable[[], float]) -> None:
@@ -117,16 +117,16 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """The smaller of CPU time and wall clock since the start, seconds."""
+        """The CPU time or wall-clock time since the start, whichever is smaller, in seconds."""
         began, used = self._begun
         return max(0.0, min(time.monotonic() - began, self._cpu() - used))  # a fresh worker has used less CPU time
 
 
 class FamilyCheck:
-    """Runs the cases of a plan on a device, and records which problems were not exercised.
+    """Runs a plan's cases on a device, and records which problems weren't exercised.
 
-    `sanitizing` opens `host:check`, which runs some of the cases, or returns None if `host:check` cannot be opened.
-    Raises the same errors as `checker_of`.
+    `sanitizing` opens `host:check`, which runs some of the cases, or returns None if that isn't possible. Raises the
+    same errors as `checker_of`.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class FamilyCheck:
         """largest number of blocks with which each kernel was correct, by kernel and axis of the grid"""
 
     def rows(self, *, most: int | None = None, left: Callable[[], float] = lambda: math.inf) -> Iterator[CheckRow]:
-        """Verify cases until no case adds a pair of values, `most` cases have run, or no time is left.
+        """Verify cases until no case adds a pair of values, `most` cases have run, or there is no time left.
 
         At least one case runs, unless `most` is 0. Large problems run if `most` is None or 0.
         """
@@ -203,7 +203,7 @@ class FamilyCheck:
                     arch.cancel()
 
     def _is_compiled(self, started: _Started) -> bool:
-        """Wait for the compilation of a case in the time that is left, and return whether it has finished."""
+        """Wait in the remaining time for a case to be compiled, and return whether that has happened."""
         wait([started.binary], timeout=min(max(0.0, self._left()), _DAY_S))
         if not started.binary.done() or self._left() <= 0:
             started.binary.cancel()
@@ -282,10 +282,10 @@ class FamilyCheck:
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """Verify one binary at several run-time sizes; those of `once` get a single run.
+        """Verify one binary at several run-time sizes, with a single run for those in `once`.
 
         Sizes that are expected to take long are left out, because padding makes a kernel far slower than the number of
-        FLOPs suggests. Returns None if the device refuses a size.
+        FLOPs suggests. Returns None if the device rejects a size.
         """
         errors: list[ErrorStats] = []
         run: list[tuple[int, ...]] = []
@@ -336,7 +336,7 @@ class FamilyCheck:
                 self.blocks[stage.entry, axis] = max(extent, self.blocks.get((stage.entry, axis), 0))
 
     def _other_sizes(self, case: Case) -> Iterator[CheckRow]:
-        """Verify the case's config on a variant of the problem with sizes that no feature produces."""
+        """Verify the case's config on a variant of the problem with sizes that don't result from any feature."""
         other = self._others.of(case.subject.bound, case.config) if case.subject.most is None else None
         if other is not None:
             yield from self._one(*other)
@@ -344,7 +344,7 @@ class FamilyCheck:
     def _large(self) -> Iterator[CheckRow]:
         """Verify problems with more elements than 31 bits can count, if the device has enough memory.
 
-        A CPU has neither the memory nor the time. It only runs some blocks under sanitizers, which detect overflows.
+        A CPU has neither the memory nor the time, so it only runs some blocks under sanitizers, which detect overflows.
         """
         on = self._sanitizing() if self._evaluator.info.can.cpu else self._evaluator
         self.large_run = on is not None
@@ -368,9 +368,9 @@ class FamilyCheck:
             yield row
 
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
-        """Verify a config that is not a case, at the problem's run-time size.
+        """Verify a config that isn't a case, at the problem's run-time size.
 
-        If `first` is given, this smaller run-time size runs before, and the larger one is left out if it would take
+        If `first` is given, that smaller run-time size runs first, and the larger one is left out if it would take
         long.
         """
         source = render(bound, config)
@@ -387,7 +387,7 @@ class FamilyCheck:
 
 
 def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterator[KernelSource]:
-    """Yield the kernel for other run-time sizes, without larger sizes that a rule excludes."""
+    """Yield the kernel for other run-time sizes, leaving out larger ones that a rule excludes."""
     for other in others:
         if within(other.problem, source.problem.runtime_sizes) or other.allows(source.config):
             yield relaunched(source, other)
@@ -398,12 +398,12 @@ def _threads(source: KernelSource) -> int:
 
 
 def _units(problem: Problem) -> int:
-    """Return the product of the run-time sizes, which grows with the time of a run."""
+    """Return the product of the run-time sizes, with which a run's time grows."""
     return math.prod(problem.runtime_sizes)
 
 
 def hint_at_reference(declared: Operation) -> str:
-    """Return a hint to check the reference when all kernels are wrong; empty for an operation of autotune's own."""
+    """Return a hint to check the reference if all kernels are wrong, or "" for autotune's own operations."""
     if declared.name in operations():
         return ""
     return f". All are wrong, even the simplest: check the reference in {declared.folder}"

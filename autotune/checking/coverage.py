@@ -1,4 +1,4 @@
-"""The coverage of a check: tested pairs, untested pairs with the reasons, and values that all failures share."""
+"""What a check covered: tested pairs, untested pairs with the reasons, and values that all failures share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RARE = 4  # a value is rare if at most one in this many correct configs has it
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A value, some pairs of values or a problem that the check did not exercise, with the reason."""
+    """A value, pairs of values or a problem that the check didn't exercise, with the reason."""
 
     what: str
     why: str
@@ -36,7 +36,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of a check that has ended."""
+    """What a finished check covered."""
 
     features: Share
     """pairs of features of the problems"""
@@ -48,7 +48,7 @@ class Coverage:
 
 
 def coverage(check: FamilyCheck) -> Coverage:
-    """Return how many pairs of supported features and parameter values were tested, and what was not tested."""
+    """Return how many pairs of supported features and parameter values were tested, and what wasn't."""
     plan = check.plan
     derived = _features(plan) if plan.derivation.problems else []
     return Coverage(
@@ -96,7 +96,7 @@ def _params(plan: CasePlan) -> list[Gap]:
 
 
 def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
-    """Return why some parameter values are refused: the shortest reason on any of a few problems."""
+    """Return why some parameter values are rejected: the shortest reason on any of a few problems."""
     reasons = []
     for subject in plan.subjects[:: max(1, len(plan.subjects) // _TRIED)]:
         values = {param.name: param.values[0] for param in plan.template.params}
@@ -145,9 +145,9 @@ def _problems(check: FamilyCheck) -> list[Gap]:
 
 
 def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
-    """Return the values, or pairs of values, that all failures have and no correct config has.
+    """Return values, or pairs of values, that all failures have but no correct config.
 
-    If there are none, return the values that all failures and few correct configs have: a broken branch may give
+    If there are none, return those that all failures and few correct configs have, since a broken branch may give
     correct results on some problems.
     """
     right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]

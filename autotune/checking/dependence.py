@@ -1,6 +1,6 @@
-"""Warn about declarations that hide errors of kernels.
+"""Warn about declarations that hide a kernel's errors.
 
-Such declarations have inputs without effect, constant outputs, FLOPs that do not grow, or bounds that are far wider
+In such a declaration, there are inputs without effect, constant outputs, FLOPs that don't grow, or bounds far wider
 than the errors.
 """
 
@@ -35,9 +35,9 @@ _LEAST = 1e-5  # smallest tolerance to propose, because small problems have smal
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
-    """Return warnings about an operation's declaration, found by means of problems.
+    """Return warnings about an operation's declaration, found by trying problems.
 
-    Each warning names the array or the key.
+    Each warning mentions the array or the key.
     """
     if not problems:
         return []
@@ -73,7 +73,7 @@ def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
-    """Return a warning if an output has far more products than FLOPs, which makes the error bound too wide."""
+    """Return a warning if an output has far more products than FLOPs, so that the error bound is too wide."""
     declared = problems[0].operation
     times, worst = max(((_products_per_flop(each), each) for each in problems), key=lambda pair: pair[0])
     if declared.bounds.model != "multilinear" or times <= _PRODUCTS:
@@ -116,7 +116,7 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
 
 
 def _alike(problems: Sequence[Problem]) -> list[str]:
-    """Return warnings about arrays whose test data is the same in every run, so that a kernel need not read them."""
+    """Return warnings about arrays whose test data are the same in every run, so that a kernel needn't read them."""
     arrays = [array for problem in problems for array in problem.filled if array.fill != "data"]
     told = []
     for name in dict.fromkeys(array.name for array in arrays):

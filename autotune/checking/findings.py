@@ -1,4 +1,4 @@
-"""Parse compute-sanitizer's output into findings, and recognise findings that are known to be false."""
+"""Parse compute-sanitizer's output into findings, and recognise those that are known to be false."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ KNOWN = (
     FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bto\[.*= loaded\[", r"leading\(rows\.of\["), _REGISTER_BARRIER),
     FalseAlarm("mma_pair", "racecheck", _RACE, (r"= from\[", r"\bstored\b"), _LANE_FOR_WARP),
 )
-"""Findings of racecheck in shipped families that docs/sanitizers.md shows to be false."""
+"""racecheck's findings in bundled families that are false, as docs/sanitizers.md shows."""
 
 
 def finished(log: str) -> bool:
-    """Whether the tool ran to its end, so that the log contains a summary."""
+    """Return whether the tool ran to its end, so that the log contains a summary."""
     return bool(_SUMMARY.search(_plain(log)))
 
 
 def findings(log: str) -> tuple[Finding, ...]:
-    """Return each kind of error in a tool's log once, in the order of the log."""
+    """Return each kind of error in a tool's log once, in order."""
     counted = Counter(_finding(block) for block in _blocks(_plain(log)))
     return tuple(Finding(words, lines, count) for (words, lines), count in counted.items())
 
 
 def false_alarm(found: Finding, family: str, tool: str, text: str, known: Sequence[FalseAlarm] = KNOWN) -> str:
-    """Return why a finding in a kernel's text is known to be false; empty if the finding is not known to be false."""
+    """Return why a finding in a kernel's text is known to be false, or "" if it isn't."""
     code = text.split("\n")
     named = ["\n".join(code[line - 1 : line + _NEIGHBOURS]) for line in dict.fromkeys(found.lines)]
     for alarm in known:

@@ -1,6 +1,6 @@
-"""Find large problems, which make integers overflow, for families that do not refuse them.
+"""Find large problems that make integers overflow, for families that don't reject them.
 
-An array has more elements than 31 bits can count. On a CPU there are also problems with more elements than 24 bits can
+An array has more elements than 31 bits can count. On a CPU, there are also problems with more elements than 24 bits can
 count, and with a run-time size beyond 16 bits.
 """
 
@@ -33,7 +33,7 @@ _ADDRESSES_BYTES = 1 << 44  # limit for arrays that take memory only where they 
 
 @dataclass(frozen=True, slots=True)
 class LargeProblem:
-    """A large problem, with a config or with the reason why no config is tried."""
+    """A large problem, with a config or the reason why none is tried."""
 
     bound: BoundTemplate
     config: Config | None
@@ -41,10 +41,11 @@ class LargeProblem:
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
-    """Return a large problem for each layout, with a larger run-time size; none if no 32-bit size is large enough.
+    """Return a large problem for each layout, with a larger run-time size, or none if no 32-bit size is large enough.
 
-    As many arrays as possible have more than `BEYOND` elements, in the least memory. A CPU has neither the memory nor
-    the time for such a problem. It runs only some blocks, and only for operations whose units are independent.
+    As many arrays as possible have more than `BEYOND` elements, in as little memory as possible. A CPU has neither the
+    memory nor the time for such a problem, so it runs only some blocks, and only for operations whose units are
+    independent.
     """
     if device.can.cpu and not all(bound.problem.operation.independent for bound in bounds):
         return ()
@@ -84,19 +85,19 @@ def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
 
 
 def _has_quick_reference(problem: Problem) -> bool:
-    """Whether the units that need a reference have few elements. (A reference in NumPy takes long.)"""
+    """Return whether the units that need a reference have few elements, since a NumPy reference takes long."""
     units = min(_UNITS, problem.runtime_size) if problem.operation.independent else problem.runtime_size
     return sum(array.elements for array in problem.arrays) * units <= _REFERENCE_ELEMENTS * problem.runtime_size
 
 
 def _wide(problem: Problem) -> Iterator[Problem]:
-    """Yield the problem with each size that is not a run-time size set to a large value."""
+    """Yield the problem with each size other than a run-time size set to a large value."""
     widened = (partial(make_problem, problem.operation, {**problem.values, axis: _WIDE}) for axis in axes(problem))
     return valid_problems(widened)
 
 
 def _arrays(problem: Problem, beyond: int) -> int:
-    """Return the number of arrays with more than `beyond` elements."""
+    """Return how many arrays have more than `beyond` elements."""
     return sum(array.elements > beyond for array in problem.arrays)
 
 
@@ -108,9 +109,11 @@ def _cost(problem: Problem, beyond: int, memory_bytes: int) -> tuple[bool, int, 
 def large_for_a_cpu(
     tried: Sequence[tuple[BoundTemplate, Config]], device: DeviceInfo
 ) -> Iterator[tuple[BoundTemplate, Config]]:
-    """Yield large problems that a CPU runs quickly: beyond 24 bits of elements, and beyond 16 bits of a run-time size.
+    """Yield large problems that a CPU can run quickly: beyond 24 bits of elements, and beyond 16 bits of a run-time
+    size.
 
-    Each problem is the fastest of the tried problems with larger sizes. Nothing is yielded if all of them take long.
+    Each one is the fastest of the problems with larger sizes that were tried. If all of them take long, nothing is
+    yielded.
     """
     most_arrays = max((len(bound.problem.arrays) for bound, _ in tried), default=0)
     found = (_soonest(tried, device, 0, partial(_size, fewer=fewer)) for fewer in range(most_arrays))
@@ -130,7 +133,8 @@ def _soonest(
 ) -> tuple[BoundTemplate, Config] | None:
     """Return the problem with the fewest threads, or else the fewest elements, after enlarging one run-time size.
 
-    `place` is the position of that run-time size, and `size` returns the new value. None if all take too long.
+    `place` is that run-time size's position, and `size` returns its new value. Returns None if all of them take too
+    long.
     """
     cheapest: tuple[tuple[int, int], BoundTemplate, Config] | None = None
     for small, config in tried:

@@ -1,6 +1,7 @@
 """Test sizes that no file lists: run-time sizes in a fixed order, large or random sizes, and whole tiles plus 1.
 
-A kernel that is wrong only at one remainder, or only above some size, can pass with the numbers of any check.toml.
+Otherwise, a kernel that is wrong only at one remainder, or only above some size, could pass with the numbers of any
+check.toml.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from autotune.trial import Config, Value
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
 _UP_TO = 256
 _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
-"""Run-time sizes in the order of use: powers of two, primes and their neighbours, then all others up to 256."""
+"""Run-time sizes in the order in which they are used: powers of two, primes and their neighbours, then all others up to
+256.
+"""
 _EACH = 24  # maximum number of these sizes at which a case is run
 _EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # limits for all these runs of a case together
 _APART = 2  # places in that order between two run-time sizes that change at once
@@ -43,7 +46,7 @@ _TILES = 24  # maximum number of sizes to try until one begins a new tile
 
 
 def quick(problem: Problem) -> bool:
-    """Whether a CPU verifies a kernel on the problem in little time."""
+    """Return whether a CPU can verify a kernel on the problem in little time."""
     return _within(problem, _QUICK_FLOPS, _QUICK_ELEMENTS)
 
 
@@ -69,12 +72,12 @@ def runtimes(
 
 
 def within(problem: Problem, most: Sequence[int] | None) -> bool:
-    """Whether no run-time size exceeds the limit in `most`; None: there are no limits."""
+    """Return whether no run-time size exceeds its limit in `most` (None: there are no limits)."""
     return most is None or all(size <= limit for size, limit in zip(problem.runtime_sizes, most, strict=True))
 
 
 def _random(problem: Problem, random: np.random.Generator) -> list[int]:
-    """Return random run-time sizes of any magnitude, up to the largest that a CPU verifies in little time."""
+    """Return random run-time sizes of any magnitude, up to the largest that a CPU can verify in little time."""
     times = min(_RANDOM_FLOPS / max(1, problem.flops), _RANDOM_ELEMENTS / _elements(problem))
     sizes = problem.runtime_sizes
     share = 1 / len(sizes)  # each size's share of the logarithm of the growth in FLOPs
@@ -82,11 +85,11 @@ def _random(problem: Problem, random: np.random.Generator) -> list[int]:
 
 
 class OtherProblems:
-    """Variants of the problems of cases: other remainders, one element beyond whole tiles, or one large size.
+    """Variants of the cases' problems: other remainders, one element beyond whole tiles, or one large size.
 
-    `small` are the problems of the check. The cheapest of them get a large size, because only many columns give work to
-    each warp of a large block. Problems with few sizes of 1 come first, because an array of one row makes all terms of
-    a sum equal.
+    `small` are the check's own problems. The cheapest of them get a large size, because only many columns give work to
+    each warp of a large block. Problems with few sizes of 1 come first, because in an array with one row, all terms of
+    a sum are equal.
     """
 
     def __init__(self, declared: Operation, small: Sequence[BoundTemplate], seed: int) -> None:
@@ -102,7 +105,7 @@ class OtherProblems:
         self._count = 0
 
     def of(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Return the next variant of a case; None if the family supports none."""
+        """Return a case's next variant, or None if the family supports none."""
         self._count += 1
         every = 2 if self._count <= 2 * len(self._large) else 4
         found = self._with_large_size(config) if self._count % every == 1 else None
@@ -111,9 +114,9 @@ class OtherProblems:
         return found or self._with_remainders(bound, config)
 
     def _beyond_tiles(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Return the problem with a size of whole tiles plus 1, where the number of blocks or a derived value grows.
+        """Return the problem with a size of whole tiles plus 1, if the number of blocks or a derived value then grows.
 
-        The extent of a tile is a parameter, or the product of two parameters.
+        A tile's extent is a parameter, or the product of two.
         """
         values = [value for _, value in config.pairs if isinstance(value, int) and value > 1]
         products = {one * other for one in (1, *values) for other in values}
@@ -178,9 +181,9 @@ class OtherProblems:
     def _supported(
         self, bound: BoundTemplate, config: Config, sizes: dict[str, int], flops: int, elements: int
     ) -> tuple[BoundTemplate, Config] | None:
-        """Return the problem with these sizes and the config, if the family supports both; otherwise None.
+        """Return the problem with these sizes and the config, or None if the family doesn't support both.
 
-        No other config is tried, because finding a feasible config may take long.
+        No other config is tried, because finding a feasible one may take long.
         """
         with suppress(StudyError):
             problem = make_problem(self._declared, {**bound.problem.values, **sizes})
@@ -192,7 +195,9 @@ class OtherProblems:
 
 
 def _geometry(bound: BoundTemplate, config: Config, sizes: Mapping[str, int]) -> tuple[Value, ...]:
-    """Return a config's derived values and grids on the problem with other sizes; empty if the problem is invalid."""
+    """Return a config's derived values and grids on the problem with other sizes, or nothing if the problem is
+    invalid.
+    """
     with suppress(AutotuneError):
         problem = make_problem(bound.problem.operation, {**bound.problem.values, **sizes})
         other = BoundTemplate(bound.template, problem, bound.device)
@@ -207,7 +212,7 @@ def _ones(problem: Problem) -> int:
 
 
 def axes(problem: Problem) -> tuple[str, ...]:
-    """Return the names of the sizes in the shapes of arrays, without run-time sizes."""
+    """Return the sizes in the arrays' shapes, except for run-time sizes."""
     sizes = {size.name for size in problem.operation.sizes}.difference(problem.operation.runtime)
     words = re.findall(r"[A-Za-z_]\w*", " ".join(axis for array in problem.arrays for axis in array.axes))
     return tuple(dict.fromkeys(word for word in words if word in sizes))

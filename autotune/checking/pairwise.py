@@ -1,7 +1,7 @@
 """Covering arrays: choose a few of many rows so that every pair of values that occurs in any row is covered.
 
 Generators of covering arrays (allpairspy, PICT) take constraints as a filter while they build rows, and give up on
-pairs that they do not reach. Here all rows are feasible and known, so a greedy choice reaches every pair. The row that
+pairs that they don't reach. Here all rows are feasible and known, so a greedy choice reaches every pair. The row that
 adds the most pairs comes first.
 """
 
@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int16]
-"""Value indices [rows, factors]; -1 if a factor has no value in a row."""
+"""Value indices [rows, factors], with -1 if a factor has no value in a row."""
 
 SINGLE = 100
-"""The weight of a new value relative to a new pair, so that each value is tried before all pairs with that value."""
+"""The weight of a new value relative to a new pair, so that each value is tried before all pairs that contain it."""
 _FRESH = 256  # number of gains that are recomputed together
 _CHUNK = 4096  # number of rows whose gains are computed together, which limits the memory
 
@@ -34,7 +34,7 @@ class Share:
 
 
 class Covering:
-    """The feasible pairs of values of some factors, and the pairs that are covered."""
+    """The feasible pairs of some factors' values, and which of them are covered."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._first = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
@@ -51,7 +51,7 @@ class Covering:
         return np.where(rows < 0, self._none, rows + self._first[:-1])
 
     def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Record the pairs of these rows as feasible, and return positions of rows that contain all new pairs."""
+        """Record the pairs in these rows as feasible, and return positions of rows that contain all new ones."""
         columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
         constant = [bool((column == column[:1]).all()) for column in columns]
         whole = [bool((column >= 0).all()) for column in columns]
@@ -88,7 +88,7 @@ class Covering:
         return new
 
     def take(self, row: npt.NDArray[np.int16]) -> None:
-        """Set the weights of a row's pairs to 0, so that the greedy choice does not look for them."""
+        """Set the weights of a row's pairs to 0, so that the greedy choice doesn't look for them."""
         one, other = self._pairs(row)
         self._weight[one, other] = 0
 
@@ -102,9 +102,9 @@ class Covering:
         return values[self._left], values[self._right]
 
     def greedy(self, rows: Rows) -> Iterator[int]:
-        """Yield the position of the row with the most new pairs, until no row has a new pair.
+        """Yield the position of the row with the most new pairs, until there is no row with a new pair.
 
-        No row is proposed twice, even if the caller rejects it. Gains never grow, so only the largest known gains are
+        No row is proposed twice, even if the caller rejects it. Gains never grow, so only the largest known ones are
         recomputed.
         """
         gains = np.concatenate(
@@ -147,9 +147,9 @@ class Covering:
         return self._feasible[own, own], self._covered[own, own]
 
     def open_pairs(self, left: range, right: range, *, feasible: bool) -> list[tuple[int, int, int, int]]:
-        """Return pairs that are not covered, as (factor, value, factor, value).
+        """Return pairs that aren't covered, as (factor, value, factor, value).
 
-        With `feasible`, these are the feasible pairs; otherwise the infeasible pairs of two feasible values.
+        With `feasible`, these are the feasible ones; otherwise, the infeasible pairs of two feasible values.
         """
         one, other = self._blocks(left, right)
         if feasible:

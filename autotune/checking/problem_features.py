@@ -48,7 +48,7 @@ class FeatureValue:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of a problem that one or several sizes determine."""
+    """A feature of a problem, determined by one or several sizes."""
 
     name: str
     sizes: tuple[str, ...]
@@ -73,7 +73,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class ProblemFeatures:
-    """The content of a check.toml, or default features for an operation without one."""
+    """The contents of a check.toml, or default features for an operation without one."""
 
     operation: Operation
     runtime: tuple[int, ...]
@@ -112,7 +112,7 @@ class ProblemFeatures:
 
     @property
     def rules_of_words(self) -> tuple[Bound, ...]:
-        """The rules that involve words. Rules that involve run-time sizes are left out; each problem checks them."""
+        """The rules that involve words, except for those that involve run-time sizes, which each problem checks."""
         return tuple(
             bound
             for bound in self._all_rules
@@ -120,7 +120,7 @@ class ProblemFeatures:
         )
 
     def shapes(self) -> Shapes:
-        """Return all combinations of feature values that no rule refuses. Raises TemplateError if rules refuse all."""
+        """Return all combinations of feature values that rules allow. Raises TemplateError if there are none."""
         counts = [len(feature.values) for feature in self.features]
         rows = np.indices(counts, dtype=np.int16).reshape(len(counts), math.prod(counts)).T
         sizes = self._sizes(rows)
@@ -173,10 +173,10 @@ class ProblemFeatures:
 
 @lru_cache
 def problem_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
-    """Return the features that a folder declares, by default the operation's own folder.
+    """Return the features declared in a folder, by default the operation's own.
 
-    Without a check.toml, each size is a feature. Raises TemplateError that names the dotted key of an error, or if
-    there is no file and there are too many sizes.
+    Without a check.toml, each size is a feature. Raises TemplateError with an error's dotted key, or if there is no
+    file and there are too many sizes.
     """
     path = (folder or declared.folder) / FILE
     if not path.exists():
@@ -186,9 +186,9 @@ def problem_features(declared: Operation, folder: Path | None = None) -> Problem
 
 
 def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
-    """Return features for an operation without a check.toml: each size is a feature.
+    """Return features for an operation without a check.toml, where each size is a feature.
 
-    A run-time size is a feature only if there are no other sizes. A size that may be omitted gets few values.
+    A run-time size is a feature only if there are no other sizes. Sizes that may be omitted get few values.
     """
     always = Expression("true", str(path)).bind({})
     features = []
@@ -209,7 +209,7 @@ def _undeclared(declared: Operation, path: Path) -> ProblemFeatures:
 def _small(declared: Operation, features: Sequence[Feature], path: Path) -> tuple[Bound, ...]:
     """Return the rule that excludes problems that take long on a CPU.
 
-    The result is empty if there is only one size, or if the cost depends on more than the shape.
+    There is none if there is only one size, or if the cost depends on more than the shape.
     """
     made = {feature.name for feature in features}
     first = {name: words[0] for name, words in declared.enumerations.items()}
@@ -225,7 +225,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 class _Reader:
-    """Reads the tables of a check.toml. Errors name the dotted key."""
+    """Reads a check.toml's tables. Errors give the dotted key."""
 
     def __init__(self, declared: Operation, table: Table) -> None:
         self.declared = declared

@@ -1,7 +1,7 @@
 """Derive small problems that a family's `supports` admits, so that every feature and every pair of features occurs.
 
-All combinations of the operation's features are formed. Combinations that break a rule, take long, or are refused by
-`supports` are left out. From the rest, problems are chosen until each possible pair of features occurs.
+All combinations of the operation's features are formed, except for those that break a rule, take long, or are rejected
+by `supports`. From these, problems are chosen until each possible pair of features occurs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POOL = 4000  # random problems for the greedy choice, in addition to one proble
 _ACTIVATED = 2000  # random shapes on which each activation is tried; shapes do not affect activations
 _PLACE = ""  # name of an additional column that contains row numbers
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
-"""The shapes that satisfy `supports`, by the conditions and derived names after known words are folded in."""
+"""The shapes that satisfy `supports`, by the conditions and derived names left after folding in known words."""
 _TRIES = 400  # number of problems without a config after which further problems are left out
 
 
@@ -45,7 +45,7 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The derived problems of a family."""
+    """A family's derived problems."""
 
     problems: tuple[Derived, ...]
     without_config: tuple[tuple[str, str], ...]
@@ -55,10 +55,11 @@ class Derivation:
 def derive(
     template: KernelTemplate, device: DeviceInfo, covering: Covering, seed: int, *, most: int | None = None
 ) -> Derivation:
-    """Derive problems for which the family has a config, until all pairs of supported features occur or `most` exist.
+    """Derive problems for which the family has a config, until all pairs of supported features occur or there are
+    `most`.
 
     `covering` records which pairs of feature values are feasible and which are covered. Raises TemplateError if
-    `supports` cannot be evaluated for a problem.
+    `supports` can't be evaluated for a problem.
     """
     declared = template.operation
     features = problem_features(declared)
@@ -102,12 +103,12 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """Yield the problem at these leading sizes, without sizes that a rule excludes."""
+    """Yield the problem at these leading sizes, except for those that a rule excludes."""
     return valid_problems(partial(problem.with_runtime, size) for size in sizes)
 
 
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """Yield the problem with one run-time size at a time set to each of `sizes`, except where a rule excludes it."""
+    """Yield the problem with one run-time size at a time set to each of `sizes`, unless a rule excludes it."""
     places = range(len(problem.runtime_sizes))
     return valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes for place in places)
 
@@ -115,7 +116,8 @@ def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
 def _first_problem(declared: Operation, given: Mapping[str, Value], runtimes: Sequence[int]) -> Problem:
     """Make the problem with the first of some run-time sizes that the rules allow.
 
-    If there are several run-time sizes, each gets a different number. Raises StudyError if the rules allow none.
+    If there are several run-time sizes, each gets a different number. Raises StudyError if the rules allow none of
+    them.
     """
     for first in range(len(runtimes)):
         sizes = {name: runtimes[(first + place) % len(runtimes)] for place, name in enumerate(declared.runtime)}

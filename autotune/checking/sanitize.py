@@ -1,7 +1,7 @@
-"""Run a selected kernel under a sanitizer, for few images, to find errors that a GPU tolerates.
+"""Run a kernel under a sanitizer with few images, to find errors that a GPU tolerates.
 
-On the CPU the sanitizer is `host:check`, which checks the same text compiled as C++. On a GPU it is compute-sanitizer,
-which checks the machine code.
+On the CPU, the sanitizer is `host:check`, which checks the same text compiled as C++. On a GPU, it is
+compute-sanitizer, which checks the machine code.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from autotune.trial import Outcome
 from autotune.workers.profiled import Job
 
 SMALL_N = (1, 9)
-"""Numbers of images: 1, and an odd number that is larger than most kernels process at once."""
+"""Numbers of images: 1, and an odd number larger than most kernels process at once."""
 TOOLS = ("memcheck", "racecheck", "initcheck")
 ALL_TOOLS = (*TOOLS, "synccheck")
-"""The tools including synccheck, which only finds misused barriers. Exports do not run synccheck."""
+"""The tools including synccheck, which only finds misused barriers and isn't run by exports."""
 HOST_CHECK = "host:check"
 CLEAN, FALSE_ALARM, FAULT, NOT_RUN = "clean", "false alarm", "fault", "not run"
 _LINES: Mapping[str, tuple[str, ...]] = {"cuda": ("-lineinfo",)}
-"""nvcc's option for line information, which does not change the machine code."""
+"""nvcc's option for line information, which doesn't change the machine code."""
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "memcheck": ("--padding", "1024", "--report-api-errors", "no"),  # the process itself reports failures of PyCUDA
     "racecheck": ("--racecheck-report", "analysis"),
@@ -56,7 +56,7 @@ _SHOWN = 3  # maximum number of findings in a message
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A kernel that was chosen for a layer, with the family that renders it."""
+    """A kernel chosen for a layer, with the family that renders it."""
 
     name: str
     source: KernelSource
@@ -84,7 +84,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict of one tool on one kernel."""
+    """One tool's verdict on one kernel."""
 
     kernel: str
     template: str
@@ -125,7 +125,7 @@ class HostCheck:
         self.tool_count = 1
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
-        """Verify each kernel for few images."""
+        """Verify each kernel with few images."""
         compiled = [self._evaluator.compile(winner.source) for winner in winners]
         for winner, binary in zip(winners, compiled, strict=True):
             try:
@@ -172,7 +172,9 @@ class HostCheck:
 
 
 class ComputeSanitizer:
-    """Runs kernels under NVIDIA's compute-sanitizer on a GPU: a process for each kernel and tool, `jobs` at once."""
+    """Runs kernels under NVIDIA's compute-sanitizer on a GPU, with a process for each kernel and tool, `jobs`
+    at once.
+    """
 
     def __init__(
         self,
@@ -239,7 +241,7 @@ class ComputeSanitizer:
         )
 
     def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
-        """Run one tool on a kernel, and return the word and the message of the verdict."""
+        """Run one tool on a kernel, and return the verdict's word and message."""
         slot = self._slots.get()
         with temporary_folder() as folder:
             job, log = Path(folder) / "job", Path(folder) / "log"
@@ -265,9 +267,9 @@ class ComputeSanitizer:
 
 
 def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tuple[str, str]:
-    """Return the word and the message of a verdict.
+    """Return a verdict's word and message.
 
-    They depend on the tool's log, and on the exit status and the output (`words`) of the process that it watched.
+    They depend on the tool's log, and on the exit status and output (`words`) of the process that it watched.
     """
     last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it said nothing")
     if not finished(log):

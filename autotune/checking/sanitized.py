@@ -1,4 +1,4 @@
-"""Run a sample of the configs of a check again under compute-sanitizer, on a GPU."""
+"""Run a sample of a check's configs again under compute-sanitizer, on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from autotune.family.template import KernelTemplate
 from autotune.trial import Outcome
 
 SAMPLE = 4
-"""Number of configs in the sample. With four tools there are 16 processes, and a GPU's host usually has 16 cores."""
+"""How many configs the sample contains. With four tools, there are 16 processes, and a GPU's host usually has
+16 cores.
+"""
 
 
 def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
@@ -24,9 +26,9 @@ def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:
 def sanitized(
     sanitizer: Sanitizer, family: KernelTemplate, device: DeviceInfo, rows: Sequence[CheckRow]
 ) -> Iterator[tuple[CheckRow, Verdict]]:
-    """Run the kernels of these rows under every tool, and yield each verdict with the row.
+    """Run these rows' kernels under every tool, and yield each verdict with its row.
 
-    If a tool finds a fault, the outcome of the row is changed.
+    If a tool finds a fault, the row's outcome is changed.
     """
     named = {f"config {number}": row for number, row in enumerate(rows, 1)}
     winners = [
@@ -42,7 +44,7 @@ def sanitized(
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return lines that say how many configs ran under which tools, and why other configs did not run."""
+    """Return lines that say how many configs ran under which tools, and why others didn't."""
     ran = [verdict for verdict in verdicts if verdict.word in (CLEAN, FALSE_ALARM, FAULT)]
     tools = ", ".join(dict.fromkeys(verdict.tool for verdict in ran))
     lines = [f"Ran under compute-sanitizer: {len({verdict.kernel for verdict in ran})} configs, {tools}"] if ran else []

@@ -1,1 +1,1 @@
-"""Tune one study on many devices of many hosts: a coordinator with the results database, and cluster workers."""
+"""Tune a study on many devices of many hosts: a coordinator with the results database, and cluster workers."""

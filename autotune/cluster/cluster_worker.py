@@ -42,11 +42,11 @@ _POLL_S = 0.2  # seconds between two checks whether to stop
 _RETRY_S = 1.0  # seconds between two attempts to reach a scheduler
 
 Prepared = tuple[list[SearchSpace], WarmStart | None]
-"""The search spaces and the initial design of a layer."""
+"""A layer's search spaces and initial design."""
 
 
 class OpenDevice:
-    """An open device, and the search spaces of the latest layers."""
+    """An open device, and the latest layers' search spaces."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -65,7 +65,7 @@ class OpenDevice:
         self._prepared: dict[bytes, Prepared] = {}
 
     def run(self, task: LayerTask, report: Callable[[Report], object], stopping: Callable[[], bool]) -> TaskEnd:
-        """Tune a part of a layer in the same way as `tune`. Raises DeviceLost if the device is lost."""
+        """Tune part of a layer in the same way as `tune`. Raises DeviceLost if the device is lost."""
         with self._running:
             began_s = time.perf_counter()
             spaces, design = self._prepare(task)
@@ -106,7 +106,7 @@ class OpenDevice:
 
 
 class ClusterWorker(Worker):
-    """A Dask worker that owns a device. The class of the device is a Dask resource of the worker."""
+    """A Dask worker that owns a device, whose class is one of the worker's Dask resources."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ClusterWorker(Worker):
         super().__init__(scheduler_ip, scheduler_port, **merged)
 
     async def close_gracefully(self, *arguments: object, **options: object) -> None:
-        """Accept no more tasks, end running tasks after their current evaluations, and leave the cluster."""
+        """Accept no more tasks, end running ones after their current evaluations, and leave the cluster."""
         self.device.stopping = True
         self.status = Status.paused
         while self.state.executing:
@@ -161,8 +161,8 @@ async def serve(
 ) -> None:
     """Run a cluster worker until `stopping` returns true.
 
-    If the scheduler is lost, wait for a new scheduler, or end if `once` is set. Raises StudyError if there is no
-    scheduler and `once` is set, and DeviceLost if the device is lost.
+    If the scheduler is lost, wait for a new one or, if `once` is set, end. Raises StudyError if there is no scheduler
+    and `once` is set, and DeviceLost if the device is lost.
     """
     waiting = False
     while not stopping():
@@ -198,7 +198,7 @@ async def serve(
 
 
 async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> bool:
-    """Wait until a worker is connected to the scheduler. Return False if `stopping` returns true first."""
+    """Wait until a worker is connected to the scheduler. Returns False if `stopping` returns true first."""
 
     async def connect() -> None:
         await worker
@@ -217,5 +217,5 @@ async def _connected(worker: ClusterWorker, stopping: Callable[[], bool]) -> boo
 
 
 def worker_name(device: str | None) -> str:
-    """Return the default name of a worker."""
+    """Return a worker's default name."""
     return f"{socket.gethostname()}-{device or 'default'}"

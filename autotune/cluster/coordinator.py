@@ -1,4 +1,4 @@
-"""`tune --cluster`: submit the tasks of all layers to Dask, store the reports, and continue after workers are lost."""
+"""`tune --cluster`: submit all layers' tasks to Dask, store the reports, and continue after workers are lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAILURES = 3  # consecutive failed tasks after which a layer is given up
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The progress of the whole cluster."""
+    """The whole cluster's progress."""
 
     workers: int
     busy: int
@@ -65,7 +65,7 @@ class ClusterResult:
 
 @dataclass(slots=True, eq=False)
 class _ClassRun:
-    """The progress of the study on one device class."""
+    """The study's progress on one device class."""
 
     device_class: DeviceClass
     tasks: int = 0
@@ -81,11 +81,11 @@ class _ClassRun:
 
 
 class SchedulerLost(Exception):
-    """The scheduler was lost. The run continues when a scheduler is available again."""
+    """The scheduler was lost. The run continues once a scheduler is available again."""
 
 
 class Coordinator:
-    """Tunes a study on every device class that has workers, or only on the wanted classes."""
+    """Tunes a study on every device class that has workers, or only on the wanted ones."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Coordinator:
         say: Callable[[str], None],
         stopping: Callable[[], bool],
     ) -> None:
-        """`lock` locks the study on a device class; it raises BlockingIOError if another run has the lock."""
+        """`lock` locks the study on a device class, and raises BlockingIOError if another run has the lock."""
         self._run, self._asked, self._layers, self._cluster = run, tuple(layers), distinct_layers(layers), cluster
         self._wanted, self._lock, self._observe, self._say = wanted, lock, observe, say
         self._stopping = stopping
@@ -118,7 +118,7 @@ class Coordinator:
         self._last_message = ""
 
     async def run(self) -> tuple[ClusterResult, ...]:
-        """Tune every layer on every class, until done or `stopping`, and return the results of each class."""
+        """Tune every layer on every class, until done or `stopping`, and return each class's results."""
         await self._find_scheduler()
         while not self._over:
             client = Client(address_of(self._cluster), asynchronous=True, name="autotune")
@@ -149,7 +149,7 @@ class Coordinator:
         )
 
     async def _find_scheduler(self) -> None:
-        """Wait up to FIRST_S for a scheduler. Raises StudyError if there is none by then."""
+        """Wait for a scheduler for up to FIRST_S. Raises StudyError if there is none by then."""
         until = time.monotonic() + FIRST_S
         while not self._stopping():
             try:
@@ -164,7 +164,7 @@ class Coordinator:
                 return
 
     async def _session(self, client: Client) -> None:
-        """Tune with one scheduler. Raises SchedulerLost if the scheduler is lost."""
+        """Tune with one scheduler. Raises SchedulerLost if it is lost."""
         await client.run_on_scheduler(prepare)
         topic = f"autotune-{secrets.token_hex(8)}"
         client.subscribe_topic(topic, self._hear)
@@ -235,7 +235,7 @@ class Coordinator:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The wanted devices that no worker has."""
+        """Those wanted devices that no worker has."""
         present = [*(each.device_class for each in self._classes.values()), *self._waiting.values()]
         if not self._wanted:
             return () if present else ("a device",)
@@ -255,7 +255,7 @@ class Coordinator:
     async def _begin_layers(self, client: Client, topic: str) -> None:
         """Begin layers until each class has as many as its workers run tasks at once.
 
-        A layer that has begun counts until it is tuned.
+        A layer that has been begun counts until it is tuned.
         """
         for each in self._classes.values():
             tuned: TunedBefore = {}
@@ -308,13 +308,13 @@ class Coordinator:
         class_run.results[layer.problem] = result
 
     def _lose(self, run: LayerRun, why: str) -> None:
-        """Handle a failed task: store the trial that was running, and report the reason."""
+        """Handle a failed task by storing the trial that was running and reporting the reason."""
         if self._error is None:
             run.lose(why)
         self._say(f"{run.layer.name} on {run.device_class.info.name}: {why}")
 
     def _hear(self, event: tuple[float, bytes]) -> None:
-        """Store a report of a running task."""
+        """Store a running task's report."""
         report = pickle.loads(event[1])  # noqa: S301 - like all of Dask's messages
         assert isinstance(report, TaskReport)  # noqa: S101
         if report.task not in self._tasks or self._error is not None:
@@ -341,7 +341,9 @@ class Coordinator:
 
     @property
     def _over(self) -> bool:
-        """Whether the run can end: it was stopped, or no layer is left to tune and no worker is awaited."""
+        """Return whether the run can end: it was stopped, or there is no layer left to tune and no worker to
+        wait for.
+        """
         if self._stopping():
             running = any(each.running for each in self._classes.values())
             return not running or time.monotonic() - self._stopped_s > STOP_S
@@ -367,7 +369,7 @@ class Coordinator:
 
 
 def _is(device_class: DeviceClass, word: str) -> bool:
-    """Whether a word is the kind of a device class, its device's name or a part of the name."""
+    """Return whether a word is a device class's kind, its device's name or part of that name."""
     if word.casefold() in KINDS:
         return word.casefold() == device_class.info.kind
     return bool(devices_named(word, [device_class.info]))

@@ -34,7 +34,7 @@ from autotune.tuning.tuned_layer import Part
 _EVENT_S = 600.0  # timeout of one request to wait for the Event that ends a task
 
 TunedBefore = dict[tuple[str, ...], tuple[TopTrial, ...]]
-"""The trials of tuned layers on a device class, by accuracy classes."""
+"""A device class's trials of tuned layers, by accuracy classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StudyRun:
     def begin(
         store: Store, study: Study, families: Mapping[str, KernelTemplate], finals: FinalsPlan, *, fresh: bool
     ) -> StudyRun:
-        """Begin a study, or resume it unless `fresh`."""
+        """Begin a study or, unless `fresh`, resume it."""
         key = store.studies.begin(study, fresh=fresh)
         packed = zlib.compress(pickle.dumps(families))
         return StudyRun(store, study, families, finals, key, packed, template_records(families))
@@ -88,7 +88,7 @@ class LayerRun:
         """number of consecutive tasks that failed without reporting a trial"""
 
     def _similar(self, tuned: Sequence[TopTrial]) -> tuple[TopTrial, ...]:
-        """Return the trials that a warm start considers, which come from similar layers."""
+        """Return the trials of similar layers that a warm start considers."""
         families = self._run.study.templates or self._run.families
         searched = [trial for trial in tuned if trial.config.template in families]
         similar = near(self.layer.problem, self.device_class.info, searched)
@@ -115,16 +115,16 @@ class LayerRun:
         )
 
     def hear(self, call: Report) -> bool:
-        """Store a report of the task, and return whether the report ends an evaluation."""
+        """Store one of the task's reports, and return whether it ends an evaluation."""
         running = len(self._stored.running)
         call(self._stored)
         self.reports += 1
         return len(self._stored.running) < running
 
     def lose(self, message: str) -> None:
-        """Store that the worker was lost while the oldest running trial ran.
+        """Record that the worker was lost while the oldest running trial was running.
 
-        The other running trials were waiting for the device; the next task tries each of them again, alone.
+        The other running trials were waiting for the device, so the next task tries each of them again on its own.
         """
         key = next(iter(self._stored.running.values()), None)
         if key is not None:
@@ -134,7 +134,7 @@ class LayerRun:
         self.failures = 0 if self.reports else self.failures + 1
 
     def end(self, end: TaskEnd) -> LayerResult | None:
-        """Count a task that has ended, and return the layer's result; None if another task follows."""
+        """Count a finished task, and return the layer's result, or None if another task follows."""
         self._spent_s += end.spent_s
         self._new += end.result.new
         self.failures = 0

@@ -25,7 +25,7 @@ _LAUNCHERS = ("local", "ssh", "slurm")  # in earlier versions, before what `tune
 
 
 def address_of(cluster: str) -> str:
-    """Return the address of a scheduler, which is given directly or by a scheduler file.
+    """Return a scheduler's address, which is given directly or by a scheduler file.
 
     Raises StudyError if `cluster` is neither.
     """
@@ -49,9 +49,9 @@ def address_of(cluster: str) -> str:
 
 
 async def knock(cluster: str) -> None:
-    """Try once to connect to a scheduler's port. (Dask would retry until a timeout.)
+    """Try just once to connect to a scheduler's port. (Dask would retry until a timeout.)
 
-    Raises OSError if no process listens on the port, the host name is unknown or Dask's certificates cannot be read,
+    Raises OSError if nothing listens on the port, the host name is unknown or Dask's certificates can't be read,
     TimeoutError if there is no answer, and StudyError for an invalid address.
     """
     address = address_of(cluster)
@@ -66,7 +66,7 @@ async def knock(cluster: str) -> None:
 
 
 def is_open(address: str) -> bool:
-    """Whether an address accepts unencrypted connections from other machines."""
+    """Return whether an address accepts unencrypted connections from other machines."""
     scheme, _, rest = address.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
     try:
@@ -76,14 +76,14 @@ def is_open(address: str) -> bool:
 
 
 def quiet() -> None:
-    """Keep Dask from logging the loss of a worker or scheduler, which autotune reports itself."""
+    """Keep Dask from logging that a worker or scheduler was lost, which autotune reports itself."""
     dask.config.set({"distributed.admin.log-format": "%(message)s"})
     for name in ("distributed", "tornado", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def prepare(dask_scheduler: Scheduler) -> None:
-    """Configure a scheduler (runs there): fail a task whose worker is lost, and drop a silent worker after TTL_S.
+    """Configure a scheduler (runs there): fail a task if its worker is lost, and drop a silent worker after TTL_S.
 
     By default, Dask would repeat the task on up to three more workers, with outdated trials.
     """
@@ -97,7 +97,7 @@ def prepare(dask_scheduler: Scheduler) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers of one device class."""
+    """A device class's workers."""
 
     version: str
     """version of autotune on these workers"""
@@ -109,9 +109,9 @@ class Workers:
 
 
 def workers_of(key: str, *, dask_scheduler: Scheduler) -> Mapping[str, Workers]:
-    """Return a scheduler's autotune workers (runs there), by the label of the device class.
+    """Return a scheduler's autotune workers (runs there), by their device classes' labels.
 
-    `key` identifies autotune's entry in the startup information of a worker.
+    `key` identifies autotune's entry in a worker's startup information.
     """
     by_label: dict[str, Workers] = {}
     for label, quantities in dask_scheduler.resources.items():

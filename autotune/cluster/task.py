@@ -1,4 +1,4 @@
-"""The messages between `tune --cluster` and the cluster workers: tasks, reports of trials, and results of tasks."""
+"""What `tune --cluster` and the cluster workers exchange: tasks, reports on trials, and the tasks' results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKER_LOST = "worker_lost"
 """the reason of a failed trial that was running when its worker was lost"""
 
 Report = Callable[[StoredLayer], object]
-"""A call that stores a result. The coordinator makes this call on the layer in the results database."""
+"""A call that stores a result, which the coordinator makes on the layer in the results database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class DeviceClass:
 
     @staticmethod
     def of(info: DeviceInfo, environment: Environment) -> DeviceClass:
-        """Return the class of a device."""
+        """Return a device's class."""
         identity = repr((info.identity, environment.identity, __version__))
         digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
         return DeviceClass(f"{info.kind}:{info.name}:{digest}", info, environment)
@@ -46,7 +46,7 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class LayerTask:
-    """A request for a layer's next evaluations on one device class, and for the finals after the last evaluation."""
+    """A request for a layer's next evaluations on a device class and, after the last one, for its finals."""
 
     id: str
     topic: str
@@ -66,7 +66,7 @@ class LayerTask:
 
 
 class _Reporter:
-    """A substitute for StoredLayer whose methods report each call."""
+    """A substitute for StoredLayer that reports each call."""
 
     def __init__(self, report: Callable[[Report], object]) -> None:
         self._report = report
@@ -85,7 +85,7 @@ def reporting(report: Callable[[Report], object]) -> StoredLayer:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """An event of a running task."""
+    """Something that happened in a running task."""
 
     task: str
     """id of the task"""
@@ -97,7 +97,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """The result of a task, which is sent after all reports of the task."""
+    """A task's result, sent after all of its reports."""
 
     result: LayerResult
     spent_s: float

@@ -1,7 +1,7 @@
-"""A cache of compiled programs. The key covers source, flags, target and compiler, so an entry is never stale.
+"""A cache of compiled programs. Its key covers source, flags, target and compiler, so an entry is never stale.
 
-Each program is a file that is written under a temporary name and renamed, so that processes can share the folder.
-diskcache would do the same, but it stores pickles, which autotune does not read from disk.
+Each program is a file, written under a temporary name and then renamed, so that processes can share the folder.
+diskcache would do the same, but it stores pickles, which autotune doesn't read from disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIM_EVERY = 200  # number of writes by one process between two checks of the f
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """The number of entries, the size and the size limit of a cache folder."""
+    """A cache folder's number of entries, size and size limit."""
 
     folder: str
     entries: int
@@ -35,7 +35,7 @@ class CacheState:
 
 
 class BinaryCache:
-    """A folder of compiled programs that processes can share. The least recently used programs are dropped."""
+    """A folder of compiled programs that processes can share. The least recently used ones are dropped."""
 
     def __init__(self, folder: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.folder = folder
@@ -44,11 +44,11 @@ class BinaryCache:
 
     @staticmethod
     def key(program: Program, target: Target, compiler: str) -> str:
-        """Return the SHA-256 over everything that determines the binary."""
+        """Return the SHA-256 of everything that determines the binary."""
         return hashlib.sha256(json.dumps([program.hash, asdict(target), compiler]).encode()).hexdigest()
 
     def get(self, key: str) -> Binary | None:
-        """Return the stored binary; None if there is none. A damaged file is removed and counts as absent."""
+        """Return the stored binary, or None if there is none. A damaged file is removed and treated as missing."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -74,7 +74,7 @@ class BinaryCache:
         return binary
 
     def put(self, key: str, binary: Binary) -> None:
-        """Store a binary. If the folder cannot be written, nothing is stored and no error is raised."""
+        """Store a binary. If the folder can't be written, nothing is stored, and there is no error."""
         fields = asdict(replace(binary, image=b"", compile_us=0.0))
         head = {name: fields[name] for name in ("target", "resources", "log", "entries")}
         head["sha256"] = hashlib.sha256(binary.image).hexdigest()
@@ -90,7 +90,7 @@ class BinaryCache:
                 self.trim()
 
     def kept(self, key: str, compiled: Callable[[], Binary]) -> Binary:
-        """Return the stored binary, or else compile a new one and store it."""
+        """Return the stored binary, or compile a new one and store it."""
         binary = self.get(key)
         if binary is None:
             binary = compiled()
@@ -103,7 +103,7 @@ class BinaryCache:
         return CacheState(str(self.folder), len(sizes), sum(sizes), self.limit_bytes)
 
     def trim(self, limit_bytes: int | None = None) -> None:
-        """Drop the least recently used programs until the folder is below the limit."""
+        """Drop the least recently used programs until the folder is within the limit."""
         limit = self.limit_bytes if limit_bytes is None else limit_bytes
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)
@@ -117,9 +117,9 @@ class BinaryCache:
         return self.folder / key[:2] / key
 
     def _files(self) -> list[tuple[float, int, Path]]:
-        """Return the time of last use, the size and the path of every entry.
+        """Return each entry's time of last use, size and path.
 
-        An entry with a time of last use in the future counts as the oldest.
+        An entry last used in the future is treated as the oldest.
         """
         files, now = [], time.time()
         for path in self.folder.glob("??/*"):

@@ -1,4 +1,4 @@
-"""render -> compile: compile a `Program` (text and entry points) to a `Binary`. This step needs no GPU."""
+"""render -> compile: compile a `Program` (text and entry points) to a `Binary`. This doesn't need a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autotune.trial import Outcome, Resources
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a compilation."""
+    """What to compile for."""
 
     kind: str
     """cuda | host | null"""
@@ -31,7 +31,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A self-contained CUDA C++ text, the names of its kernels, and extra compiler flags."""
+    """A self-contained CUDA C++ text, its kernels' names, and extra compiler flags."""
 
     text: str
     entries: tuple[str, ...]
@@ -59,18 +59,18 @@ class Binary:
 
 
 NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
-"""The compiler flags of every kernel. A change of these flags is a change of environment."""
+"""The compiler flags for every kernel. Changing them changes the environment."""
 UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
 """The include guard of libstdc++'s special functions, which `cuda_runtime.h` includes from C++17 on.
 
-The special functions take 75 of the 280 ms of CPU time for an empty kernel, and device code cannot use them. The flag
-has no effect if libstdc++ uses another guard.
+They take 75 of the 280 ms of CPU time for an empty kernel, and device code can't use them. If libstdc++ uses a
+different guard, the flag has no effect.
 """
 _CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
 PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
 """The include guard of `cuda_runtime.h`, and a header with the declarations that kernels use from it, from
-`cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms. The cubin is the same. A text that needs
-other declarations is compiled with the full headers.
+`cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms, and the cubin is the same. A text that
+needs other declarations is compiled with the full headers.
 """
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
@@ -106,7 +106,7 @@ def _run_nvcc(nvcc: Path, text: str, options: Sequence[str]) -> tuple[bytes, str
 def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], program: Program, arch: int) -> Binary:
     """Compile with the prelude or, if that fails, with all of CUDA's headers.
 
-    `run_nvcc` returns the image and the log. Raises the errors of the second call of `run_nvcc`.
+    `run_nvcc` returns the image and the log. Raises the errors of its second call.
     """
     options = nvcc_options(program, arch)
     try:
@@ -121,13 +121,13 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
 
 
 def no_kernel(entry: str) -> Rejected:
-    """Return the rejection of a program without a function of an entry's name, or with a mangled function name."""
+    """Return the rejection of a program that lacks a function with an entry's name or mangles it."""
     what = f'there is no kernel {entry} by that name: write extern "C" __global__ void {entry}(...), without a template'
     return Rejected(Outcome.COMPILE, "compile_error", what)
 
 
 def killed(status: int) -> str:
-    """Return the message for a compiler that a signal killed, for example when memory ran out; otherwise empty."""
+    """Return a message if a signal killed the compiler, for example when memory ran out, or else ""."""
     return f"the compiler was killed by {signal.Signals(-status).name}" if status < 0 else ""
 
 
@@ -137,12 +137,14 @@ def nvcc_options(program: Program, arch: int) -> list[str]:
 
 
 def architecture(arch: int, text: str) -> str:
-    """Return nvcc's name of an architecture: `90`, or `90a` for a text with instructions that exist only on sm_90a."""
+    """Return what nvcc calls an architecture: `90`, or `90a` for a text with instructions that exist only on sm_90a."""
     return f"{arch}a" if arch >= 90 and is_exact(text) else str(arch)
 
 
 def is_exact(text: str) -> bool:
-    """Whether a text contains instructions that exist on one architecture only: wgmma and setmaxnreg (PTX ISA)."""
+    """Return whether a text contains instructions that exist on just one architecture: wgmma and setmaxnreg
+    (PTX ISA).
+    """
     return "wgmma." in text or "setmaxnreg." in text
 
 
@@ -176,7 +178,7 @@ def text_at(image: bytes, at: int) -> str:
 
 
 def _section_bytes(image: bytes, name: str) -> int:
-    """Return the size of a section of a 64-bit ELF file; 0 if there is no such section."""
+    """Return the size of a 64-bit ELF file's section, or 0 if there is no such section."""
     return next((section.size_bytes for section in sections(image) if section.name == name), 0)
 
 
@@ -190,7 +192,7 @@ def ptxas_resources(log: str) -> Resources:
 
 
 def first_errors(log: str, folder: str = "") -> str:
-    """Return the first errors of a compiler's or linker's output, without the name of the temporary folder.
+    """Return the first errors in a compiler's or linker's output, without the temporary folder's name.
 
     A compiler's line that only says that the linker failed is ignored.
     """

@@ -17,7 +17,7 @@ SYSTEM_CUDA = Path("/usr/local/cuda")  # where NVIDIA's installers put the toolk
 def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
     """Find nvcc in $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, in this order.
 
-    Raises ToolchainError with instructions for installing nvcc.
+    Raises ToolchainError with instructions for installing it.
     """
     if nvcc := _cuda_tool("nvcc", environ, system):
         return nvcc
@@ -28,7 +28,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
 
 
 def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | None:
-    """Find a CUDA tool in $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit; None if missing."""
+    """Find a CUDA tool in $CUDA_HOME, the installed CUDA wheels, the PATH or the system's toolkit, or return None."""
     paths = [Path(environ["CUDA_HOME"]) / "bin" / name] if environ.get("CUDA_HOME") else []
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.pathfinder"):
         from cuda.pathfinder import find_nvidia_binary_utility
@@ -44,7 +44,7 @@ def _cuda_tool(name: str, environ: Mapping[str, str], system: Path) -> Path | No
 def find_cxx(environ: Mapping[str, str] = os.environ) -> Path:
     """Find the C++ compiler: $CXX, or else g++ or clang++.
 
-    Raises ToolchainError with instructions for installing a compiler.
+    Raises ToolchainError with instructions for installing one.
     """
     wanted = environ.get("CXX")
     for name in (wanted,) if wanted else ("g++", "clang++"):
@@ -70,7 +70,7 @@ def compiler_version(compiler: Path) -> str:
 
 
 def output_of(tool: Path, *words: str) -> str:
-    """Return the output of a tool. Raises ToolchainError if the tool cannot be run.
+    """Return a tool's output. Raises ToolchainError if it can't be run.
 
     For example, the file may not be a program.
     """
@@ -81,7 +81,7 @@ def output_of(tool: Path, *words: str) -> str:
 
 
 def find_ncu(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Path:
-    """Find the command-line tool of Nsight Compute. Raises ToolchainError with instructions for installing it."""
+    """Find Nsight Compute's command-line tool. Raises ToolchainError with instructions for installing it."""
     why = "install NVIDIA Nsight Compute, which is part of the CUDA toolkit,"
     return _find_tool("ncu", why, environ, system)
 
@@ -93,7 +93,7 @@ def find_sanitizer(environ: Mapping[str, str] = os.environ, *, system: Path = SY
 
 
 def _find_tool(name: str, why: str, environ: Mapping[str, str], system: Path) -> Path:
-    """Find a tool. Raises ToolchainError if the tool is missing; `why` tells the user how to install it."""
+    """Find a tool. Raises ToolchainError if it is missing; `why` tells the user how to install it."""
     if tool := _cuda_tool(name, environ, system):
         return tool
     raise ToolchainError(f"{name} not found: {why} and put {name} on the PATH")

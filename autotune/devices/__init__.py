@@ -1,1 +1,1 @@
-"""The devices: `cuda` through PyCUDA, and `host` on the CPU, behind the protocols in `device`."""
+"""The devices: `cuda` through PyCUDA and `host` on the CPU, behind the protocols in `device`."""

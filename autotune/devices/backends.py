@@ -1,4 +1,4 @@
-"""Open devices and load compilers by name. This is the only module that knows all backends.
+"""Open devices and load compilers by name. No other module knows all backends.
 
 Modules are imported only when they are needed, because a process that compiles needs neither a device nor NumPy.
 """
@@ -24,7 +24,7 @@ CHECK_ORDER_SEED = 20  # seed of the random orders of host:check
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A kind of device that compiles and runs kernels: how to name, open and compile for the devices of this kind."""
+    """A kind of device that compiles and runs kernels: how to name it, open it and compile for it."""
 
     open: Callable[[str, Binary | None], Device]
     """opens the device with a number or word; the second argument is the compiled `runtime`, None to compile it now"""
@@ -85,9 +85,9 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(
         ),
     }
 )
-"""The backends by kind. `device.ABILITIES` also contains an entry for each kind."""
+"""The backends by kind. `device.ABILITIES` has an entry for each of them too."""
 KINDS = (*BACKENDS, "null", "replay")
-"""Kinds of devices. The name of a device begins with the kind."""
+"""Kinds of devices. A device's name begins with its kind."""
 
 
 def parse_device(name: str) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def parse_device(name: str) -> tuple[str, str]:
 
 
 def open_device(name: str, runtime: Binary | None = None) -> Device:
-    """Open a device that runs kernels. Raises DeviceError if the device does not exist or has no driver."""
+    """Open a device that runs kernels. Raises DeviceError if it doesn't exist or has no driver."""
     kind, rest = parse_device(name)
     if kind not in BACKENDS:
         raise DeviceError(f"{name}: runs no kernels")
@@ -122,20 +122,20 @@ def worker_environ(name: str) -> Mapping[str, str]:
 def runtime_program(kind: str) -> Program | None:
     """Return the program, for Target(kind), that a process must load before it runs kernels on this kind of device.
 
-    Returns None if no program is needed.
+    Returns None if there is no such program.
     """
     runtime = BACKENDS[kind].runtime if kind in BACKENDS else None
     return runtime() if runtime else None
 
 
 def load_compiler(kind: str) -> None:
-    """Import the module that compiles for a kind of device, so that the first program does not wait."""
+    """Import the module that compiles for a kind of device, so that the first program needn't wait for it."""
     if kind in BACKENDS and (module := BACKENDS[kind].compiler_module):
         importlib.import_module(module)
 
 
 def compiler_identity(target: Target) -> str:
-    """Return everything that affects a binary except program and target.
+    """Return everything that affects a binary apart from program and target.
 
     Raises ToolchainError if there is no compiler.
     """
@@ -143,5 +143,5 @@ def compiler_identity(target: Target) -> str:
 
 
 def compile_program(program: Program, target: Target) -> Binary:
-    """Compile a program with the compiler for the target's kind of device. Raises Rejected and ToolchainError."""
+    """Compile a program for the target's kind of device. Raises Rejected and ToolchainError."""
     return BACKENDS[target.kind].compile(program, target)

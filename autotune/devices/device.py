@@ -1,7 +1,7 @@
 """The device seam: a device's properties (`DeviceInfo`) and operations (`Device`, `Module`).
 
 A device loads a compiled program, fills and reads memory, launches kernels and times them. `measurement` and `workers`
-use only these protocols and never name a backend.
+use only these protocols and never refer to a backend by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a kind of device. To add a kind of GPU, add an entry to ABILITIES and a folder to `devices/`."""
+    """What a kind of device can do. To add a kind of GPU, add an entry to ABILITIES and a folder to `devices/`."""
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
@@ -50,11 +50,11 @@ ABILITIES: Mapping[str, Abilities] = MappingProxyType(
         "replay": Abilities(gpu_times=True),
     }
 )
-"""The abilities of each kind of device. A kind that is not listed has no abilities."""
+"""What each kind of device can do. A kind that isn't listed has no abilities."""
 
 
 def abilities(kind: str) -> Abilities:
-    """Return the abilities of a kind of device."""
+    """Return what a kind of device can do."""
     return ABILITIES.get(kind, Abilities())
 
 
@@ -95,21 +95,23 @@ class DeviceInfo:
 
     @property
     def can(self) -> Abilities:
-        """The abilities of this kind of device."""
+        """What this kind of device can do."""
         return abilities(self.kind)
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:
-        """The fields that must be equal before results from two machines can be compared."""
+        """The fields that must be equal for results from two machines to be comparable."""
         return (self.kind, self.name, self.arch, self.sm_count, self.memory_bytes)
 
     def is_like(self, other: DeviceInfo) -> bool:
-        """Whether both devices are of one class: equal kind, compute capability and SM count. Names may differ."""
+        """Return whether both devices are in the same class: equal kind, compute capability and SM count. Names may
+        differ.
+        """
         return (self.kind, self.arch, self.sm_count) == (other.kind, other.arch, other.sm_count)
 
 
 def devices_named(word: str, devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Return the devices with this name or, if there are none, the devices whose name contains it. Case is ignored."""
+    """Return the devices with this name or, if there are none, those whose name contains it, ignoring case."""
     exact = [info for info in devices if info.name.casefold() == word.casefold()]
     return exact or [info for info in devices if word.casefold() in info.name.casefold()]
 
@@ -119,12 +121,12 @@ BUSY_PERCENT = "busy_percent"
 programs ran on the GPU.
 """
 SHARED_PERCENT = 10
-"""Percentage of a second; from this value on, the GPU counts as shared with other programs. A desktop uses less."""
+"""From what percentage of a second on the GPU counts as shared with other programs. A desktop uses less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The conditions of a measurement other than the device. After a change, results are doubtful but comparable."""
+    """The conditions of a measurement apart from the device. If they change, results are doubtful but comparable."""
 
     driver: str
     """driver version"""
@@ -137,7 +139,7 @@ class Environment:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """The fields that must be equal for two measurements to have the same environment."""
+        """The fields that must be equal for two measurements to share an environment."""
         return (self.driver, self.toolkit, self.flags)
 
 
@@ -154,7 +156,7 @@ class Rate:
 
 
 def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
-    """Return the largest rate of each unit over all methods."""
+    """Return the largest rate of each unit, whatever the method."""
     best: dict[str, float] = {}
     for rate in rates:
         best[rate.unit] = max(rate.per_s, best.get(rate.unit, 0.0))
@@ -163,7 +165,7 @@ def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch in which every expression has been evaluated.
+    """A kernel launch with all expressions evaluated.
 
     Pointers are np.uint64, scalars np.int32/int64/float32/float64.
     """
@@ -180,12 +182,12 @@ CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
 BASELINES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cudnn": (*CONVOLUTIONS, "conv_filter_gradient"), "inductor": CONVOLUTIONS, "cublas": ("gemm",)}
 )
-"""Libraries that can be timed next to the kernels, with the operations that each library supports."""
+"""Libraries that can be timed next to the kernels, with the operations that each of them supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An alternative that a user would run instead of a kernel, and that is timed next to the kernel."""
+    """An alternative that a user would run instead of a kernel, timed next to it."""
 
     library: str
     """cudnn or cublas for PyTorch's operators, inductor for `torch.compile`"""
@@ -202,7 +204,7 @@ class Baseline:
         return f"{self.library} {self.layout}{' fused' if self.fused else ''}{' tf32' if self.tf32 else ''}"
 
     def accuracy(self, dtype: str) -> str:
-        """Return the baseline's accuracy class for data of a storage type."""
+        """Return the baseline's accuracy class for data with this storage type."""
         return {"f32": "tf32" if self.tf32 else "fp32", "f16": "fp16", "bf16": "bf16"}[dtype]
 
 
@@ -212,7 +214,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Forward passes that one call enqueues."""
+    """Forward passes enqueued by a single call."""
 
     enqueue: Callable[[], None]
     count: int = 1
@@ -223,19 +225,19 @@ class Passes:
 
 
 MATRIX_TYPES = ("tf32", "f16", "bf16")
-"""Element types for the matrix products of a library; tf32 means float32 data multiplied as TF32."""
+"""Element types for a library's matrix products; tf32 means float32 data multiplied as TF32."""
 
 Order = Literal["ascending", "descending", "warps", "threads"]
-"""The order in which blocks run, and the thread of a block that continues when another thread waits.
+"""The order in which blocks run, and which thread of a block continues when another one waits.
 
-Every order except `threads` runs one warp until all lanes of the warp wait. `warps` chooses warps, lanes and blocks at
+Except with `threads`, one warp runs until all of its lanes are waiting. `warps` chooses warps, lanes and blocks at
 random. `threads` chooses blocks at random and, whenever a thread waits, continues with a random thread of any warp.
 """
 
 POISON = 0xFF
-"""The byte that fills memory whose content a kernel must not rely on. All ones is NaN in every storage type."""
+"""Fills memory on whose contents a kernel must not rely. All ones is NaN in every storage type."""
 LEFT = 256
-"""A value of `Variation.smem_byte` that is not a byte: shared memory stays as the previous block left it."""
+"""A value of `Variation.smem_byte` that isn't a byte: shared memory stays as the previous block left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +270,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The current values of a device's sensors; None for a sensor that the device does not have."""
+    """The current values of a device's sensors, with None for those that it lacks."""
 
     power_w: float | None = None
     temperature_c: float | None = None
@@ -278,25 +280,25 @@ class Module(Protocol):
     """A loaded program."""
 
     def ready(self, launch: Launch) -> None:
-        """Do the host's preparation for a launch in advance, so that the preparation is not timed.
+        """Do the host's preparation for a launch in advance, so that it isn't timed.
 
         Raises the same errors as `launch`.
         """
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:
-        """Enqueue one kernel on a numbered stream. Raises Rejected('runtime', ...) if the device refuses the launch."""
+        """Enqueue a kernel on a numbered stream. Raises Rejected('runtime', ...) if the device rejects the launch."""
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
+        """Return the address of a __constant__ or __device__ variable, and its size in bytes."""
 
     def variables(self) -> Mapping[str, bytes]:
-        """Return the content of each variable that kernels can write and that outlives a launch.
+        """Return the contents of each variable that kernels can write and that outlives a launch.
 
-        The mapping is empty if the device cannot list variables.
+        If the device can't list variables, the mapping is empty.
         """
 
     def unload(self) -> None:
-        """Free the program; the module must not be used afterwards."""
+        """Free the program, after which the module must not be used."""
 
 
 class Device(Protocol):
@@ -313,10 +315,10 @@ class Device(Protocol):
     def environment(self) -> Environment: ...
 
     def admit(self, problem: Problem) -> None:
-        """Raise DeviceError if a forward pass would take far too long here; the message suggests a smaller n."""
+        """Raise DeviceError if a forward pass would take far too long here, suggesting a smaller n."""
 
     def allocate(self, size_bytes: int) -> int:
-        """Allocate memory aligned to 256 bytes and return the address.
+        """Allocate memory aligned to 256 bytes and return its address.
 
         Raises Rejected('runtime', 'out_of_memory', ...).
         """
@@ -331,13 +333,13 @@ class Device(Protocol):
         """Set every byte of a range of memory."""
 
     def copy(self, to: int, source: int, size_bytes: int) -> None:
-        """Copy from device memory to device memory. Constant symbols are filled with this function."""
+        """Copy from device memory to device memory. This is also used to fill constant symbols."""
 
     def allocate_host(self, size_bytes: int, *, pinned: bool) -> HostArray:
-        """Allocate host memory for copies, page-locked if `pinned`. The memory is freed with the array."""
+        """Allocate host memory for copies, page-locked if `pinned`. It is freed together with the array."""
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
-        """Enqueue a copy to the device on a numbered stream. The array must not change until the copy is done."""
+        """Enqueue a copy to the device on a numbered stream. The array must not change until it is done."""
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
         """Enqueue a copy from the device on a numbered stream."""
@@ -345,19 +347,19 @@ class Device(Protocol):
     def load(self, binary: Binary) -> Module: ...
 
     def hide(self, address: int, size_bytes: int) -> bool:
-        """End the process of any kernel that accesses these bytes. Return False if the device cannot watch memory."""
+        """End the process of any kernel that accesses these bytes. Returns False if the device can't watch memory."""
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
         """Reject kernels in which two blocks access the same word of these bytes and at least one of them writes.
 
-        Accesses that atomic functions order are allowed. With `poisoned`, kernels that read a word that still contains
-        the poison are rejected, too. Devices that cannot observe each access ignore this call.
+        Accesses ordered by atomic functions are allowed. With `poisoned`, kernels that read a word that is still
+        poisoned are rejected too. Devices that can't observe each access ignore this call.
         """
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
-        """Return a context manager within which launches run in another way.
+        """Return a context manager in which launches run in a different way.
 
-        The context manager yields False if this is the normal way, or if the device does not support the variation.
+        It yields False if this is the normal way, or if the device doesn't support the variation.
         """
 
     def synchronize(self) -> None:
@@ -365,48 +367,49 @@ class Device(Protocol):
 
     @property
     def stream_handle(self) -> int:
-        """The address of stream 0, in the form that C interfaces take. During a capture, stream 0 is another stream."""
+        """The address of stream 0, as C interfaces take it. During a capture, stream 0 is a different stream."""
 
     @property
     def short_us(self) -> float:
         """Passes shorter than this many microseconds are timed several in a row, in a graph.
 
-        The time of a single short pass would include launch gaps.
+        Otherwise, the time of a single short pass would include launch gaps.
         """
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
-        """Combine functions that each enqueue a pass on stream 0 into one call, without gaps if the device has graphs.
+        """Combine functions that each enqueue a pass on stream 0 into a single call, without gaps if the device has
+        graphs.
 
-        Each function first runs once. Raises Rejected for a failed launch.
+        Each function runs once beforehand. Raises Rejected if a launch fails.
         """
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Measure the time per pass, from the start of the first launch to the end of the last launch.
+        """Measure the time per pass, from the start of the first launch to the end of the last one.
 
-        `cold` empties the caches only before the first pass. Later passes are cold only if each has its own arrays.
+        `cold` empties the caches only before the first pass, so later passes are cold only if each has its own arrays.
         """
 
     def health(self) -> Health: ...
 
     def busy_percent(self) -> int | None:
-        """Return the percentage of the last second in which kernels ran on the device; None if unknown.
+        """Return during what percentage of the last second kernels were running on the device, or None if unknown.
 
-        Call this before this program runs a kernel, so that only the kernels of other programs count.
+        Call this before this program runs a kernel, so that only other programs' kernels count.
         """
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """Record `passes` forward passes of each baseline, or return the reason why it cannot run the problem.
+        """Record `passes` forward passes of each baseline, or return why it can't run the problem.
 
-        With `cold`, each pass has its own arrays; otherwise all passes share arrays, as the passes of a kernel do.
-        Raises DeviceError if the library is not installed.
+        With `cold`, each pass has its own arrays; otherwise, all passes share them, as a kernel's passes do. Raises
+        DeviceError if the library isn't installed.
         """
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
         """Return a function that enqueues a library's product of two random `size` x `size` matrices.
 
-        `dtype` is one of MATRIX_TYPES. Raises DeviceError if the library is not installed.
+        `dtype` is one of MATRIX_TYPES. Raises DeviceError if the library isn't installed.
         """
 
     def close(self) -> None: ...

@@ -1,8 +1,8 @@
-"""Call functions of the CUDA driver through ctypes, for features that PyCUDA lacks and for machines without PyCUDA.
+"""Call the CUDA driver through ctypes, for features that PyCUDA lacks and for machines without PyCUDA.
 
 PyCUDA compiles and loads programs, and owns the context and the streams. CUDA graphs (`graphs`) and kernels with tensor
-maps (`driver_launch`) use this module. `cuda-bindings` cannot replace this module, because it does not align the tensor
-maps that it encodes (docs/architecture.md).
+maps (`driver_launch`) use this module. `cuda-bindings` can't replace it, because it doesn't align the tensor maps that
+it encodes (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autotune.errors import DeviceError
 
 
 class DriverError(Exception):
-    """A call of the driver failed. The message is the driver's."""
+    """A driver call failed. The message is the driver's."""
 
 
 def call(name: str, *arguments: object) -> None:
-    """Call a function of the driver. Raises DriverError if the call fails."""
+    """Call a driver function. Raises DriverError if it fails."""
     status = getattr(_driver(), name)(*arguments)
     if status:
         message = ctypes.c_char_p()
@@ -36,7 +36,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def has_libcuda() -> bool:
-    """Whether this machine has the library of an NVIDIA driver."""
+    """Return whether this machine has an NVIDIA driver's library."""
     try:
         _driver()
     except OSError:
@@ -46,7 +46,7 @@ def has_libcuda() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DriverHere:
-    """The driver of this machine."""
+    """This machine's driver."""
 
     cuda: str
     """the newest CUDA version that the driver supports, such as 13.0"""
@@ -55,7 +55,7 @@ class DriverHere:
 
 
 def driver_here() -> DriverHere | None:
-    """Return the driver of this machine; None if there is no libcuda.so.1."""
+    """Return this machine's driver, or None if there is no libcuda.so.1."""
     if not has_libcuda():
         return None
     version, count, names = ctypes.c_int(0), ctypes.c_int(0), []
@@ -74,7 +74,7 @@ def _name(device: ctypes.c_int) -> str:
 
 
 def device_info(number: int) -> DeviceInfo:
-    """Return the identity and the limits of a GPU. Raises DeviceError if there is no driver or no such GPU."""
+    """Return a GPU's identity and limits. Raises DeviceError if there is no driver or no such GPU."""
     count, device, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     try:
         call("cuInit", 0)

@@ -1,4 +1,4 @@
-"""Launch kernels that take tensor maps with functions of the driver API, because PyCUDA cannot pass tensor maps."""
+"""Launch kernels that take tensor maps through the driver API, because PyCUDA can't pass tensor maps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_
 
 
 class DriverModule:
-    """A cubin loaded into the current context, for kernels whose parameters PyCUDA cannot pass."""
+    """A cubin loaded into the current context, for kernels with parameters that PyCUDA can't pass."""
 
     def __init__(self, image: bytes) -> None:
         self._module = ctypes.c_void_p()
@@ -36,7 +36,7 @@ class DriverModule:
         call("cuLaunchKernel", prepared.function, *prepared.sizes, to, prepared.parameters, None)
 
     def unload(self) -> None:
-        """Unload the module. If a kernel broke the context, this fails silently, and the context unloads the module."""
+        """Unload the module. If a kernel broke the context, this fails silently, and the context unloads it."""
         with suppress(DriverError):
             call("cuModuleUnload", self._module)
 
@@ -88,7 +88,7 @@ _KEPT_MAPS = 256
 
 @dataclass(frozen=True, slots=True)
 class ParameterBytes:
-    """The bytes of a parameter in host memory."""
+    """A parameter's bytes in host memory."""
 
     address: int
     holder: object

@@ -1,8 +1,8 @@
-"""CUDA graphs: forward passes that are recorded once and replayed by one call, without launch gaps.
+"""CUDA graphs: forward passes recorded once and replayed by a single call, without launch gaps.
 
-PyCUDA supports neither stream capture nor graphs. Therefore `record` captures kernels with functions of the driver API
-(`driver_api`), in PyCUDA's context and on a PyCUDA stream. `torch_graph` captures PyTorch's work in the same context
-with `torch.cuda.CUDAGraph`, because PyTorch's allocator must know about the capture.
+PyCUDA supports neither stream capture nor graphs, so `record` captures kernels through the driver API (`driver_api`),
+in PyCUDA's context and on a PyCUDA stream. `torch_graph` captures PyTorch's work in the same context with
+`torch.cuda.CUDAGraph`, because PyTorch's allocator has to know about the capture.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DriverGraph:
         call("cuGraphLaunch", self._handle, ctypes.c_void_p(0))
 
     def close(self) -> None:
-        """Destroy the graph. If a kernel broke the context, this fails silently, and the context destroys the graph."""
+        """Destroy the graph. If a kernel broke the context, this fails silently, and the context destroys it."""
         with suppress(DriverError):
             call("cuGraphExecDestroy", self._handle)
 
@@ -39,7 +39,7 @@ class DriverGraph:
 def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
     """Record the work that `enqueue` puts on the stream with the address `stream`.
 
-    Nothing else may use the stream during the recording. Raises DriverError and the errors of `enqueue`.
+    Nothing else may use this stream in the meantime. Raises DriverError and whatever `enqueue` raises.
     """
     graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamBeginCapture_v2", ctypes.c_void_p(stream), ctypes.c_int(_THREAD_LOCAL))
@@ -59,7 +59,8 @@ def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
 
 
 def torch_graph(enqueue: Callable[[], object], pool: tuple[int, int] | None) -> torch.cuda.CUDAGraph:
-    """Record PyTorch's work as a graph. `replay` uses the current stream, by default the device's default stream.
+    """Record PyTorch's work as a graph. `replay` uses the current stream, which is the device's default stream by
+    default.
 
     `pool` is memory that graphs can share if they never run at the same time (`torch.cuda.graph_pool_handle`). Raises
     RuntimeError.

@@ -1,7 +1,7 @@
 """The CPU as a device, which runs the unmodified CUDA text, compiled as C++ with the headers in `host_include`.
 
 Each CUDA thread is a fiber, and blocks are distributed over the cores. The limits of compute capability 9.0 are
-enforced. The measured times rank kernels on this CPU; they say nothing about a GPU.
+enforced. The measured times rank kernels on this CPU but say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -124,10 +124,10 @@ class HostModule:
         return ctypes.c_uint.from_address(address).value if address else default
 
     def ready(self, launch: Launch) -> None:
-        """Do nothing, because a launch on the host needs no preparation."""
+        """Do nothing, because launches on the host need no preparation."""
 
     def launch(self, launch: Launch, *, stream: int = 0) -> None:  # noqa: ARG002 - there is one stream
-        """Run one kernel to its end. The next `synchronize` of the device raises the kernel's error."""
+        """Run a kernel to its end. If it fails, the device's next `synchronize` raises the error."""
         entry = self._entries.get(launch.entry)
         if entry is None:
             raise Rejected(Outcome.RUNTIME, "launch_failure", f"no kernel {launch.entry} in the program")
@@ -166,7 +166,7 @@ class HostModule:
         self._device.run(request, self._with_variable)
 
     def _with_variable(self, message: str) -> str:
-        """Return the message with a position in shared memory replaced by the variable at that position."""
+        """Return the message with a position in shared memory replaced by the variable that is there."""
 
         def placed(found: re.Match[str]) -> str:
             byte = int(found[1])
@@ -179,7 +179,7 @@ class HostModule:
         return _SMEM_BYTE.sub(placed, message)
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
+        """Return the address of a __constant__ or __device__ variable, and its size in bytes."""
         found: Symbol | None = self._symbols.get(name)
         address = symbol_address(self._library, name) if found and not found.thread_local else 0
         if not found or not address:
@@ -187,7 +187,7 @@ class HostModule:
         return address, found.size_bytes
 
     def variables(self) -> Mapping[str, bytes]:
-        """Return the content of every writable variable of the program, without shared memory."""
+        """Return the contents of all of the program's writable variables, except for shared memory."""
         base = ctypes.c_uint64.from_address(self._library._handle).value  # the first field of glibc's link_map
         return {
             _MANGLED.sub("", name): ctypes.string_at(base + found.offset, found.size_bytes)
@@ -196,7 +196,7 @@ class HostModule:
         }
 
     def unload(self) -> None:
-        """Free the program; the module must not be used afterwards."""
+        """Free the program, after which the module must not be used."""
         if self._fd >= 0:
             self._device.unload(self._library._handle)
             # Not earlier: the loader identifies a library by its path, and the descriptor's number would be reused.
@@ -205,7 +205,7 @@ class HostModule:
 
 
 class HostDevice:
-    """The CPU of this machine. `cxx` is the C++ compiler, which also compiles the runtime (0.3 s) if none is given."""
+    """This machine's CPU. `cxx` is the C++ compiler. It also compiles the runtime (0.3 s), unless one is given."""
 
     kind = "host"
     """kind of the device; a subclass may use another kind that has entries in `backends` and `device.ABILITIES`"""
@@ -237,7 +237,7 @@ class HostDevice:
 
     @property
     def info(self) -> DeviceInfo:
-        """The identity and the limits of the device."""
+        """The device's identity and limits."""
         return self._info
 
     @property
@@ -246,7 +246,7 @@ class HostDevice:
         return self._environment
 
     def admit(self, problem: Problem) -> None:
-        """Raise DeviceError if a forward pass would take over LAUNCH_BUDGET_S; the message suggests a smaller n."""
+        """Raise DeviceError if a forward pass would take more than LAUNCH_BUDGET_S, suggesting a smaller n."""
         size = problem.runtime_size
         item_s = problem.flops / size / (PLAIN_FLOPS_PER_CORE * self.options.cores)
         if item_s * size > LAUNCH_BUDGET_S:
@@ -259,7 +259,7 @@ class HostDevice:
             )
 
     def allocate(self, size_bytes: int) -> int:
-        """Allocate memory and return the address. AddressSanitizer, if loaded, watches both ends of the memory."""
+        """Allocate memory and return its address. If AddressSanitizer is loaded, it watches both ends of the memory."""
         if self.options.some_blocks:
             return self._reserve(size_bytes)
         held = sum(self._sizes.values())
@@ -274,7 +274,7 @@ class HostDevice:
         return address.value or 0
 
     def _reserve(self, size_bytes: int) -> int:
-        """Reserve zeros that take no space until they are written, between inaccessible addresses."""
+        """Reserve zeros that take up no space until they are written, between inaccessible addresses."""
         inside = -(-max(1, size_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
         try:
             memory = mmap.mmap(
@@ -320,17 +320,17 @@ class HostDevice:
         return np.empty(size_bytes, np.uint8)
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy to the device at once, because the host has only one stream."""
+        """Copy to the device immediately, because the host has only one stream."""
         ctypes.memmove(to, source.ctypes.data, source.nbytes)
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:  # noqa: ARG002 - there is one stream
-        """Copy from the device at once, because the host has only one stream."""
+        """Copy from the device immediately, because the host has only one stream."""
         ctypes.memmove(to.ctypes.data, source, to.nbytes)
 
     def load(self, binary: Binary) -> HostModule:
         """Load a program from `compile_host` into this process.
 
-        Raises DeviceError for a checked program if the process was not started with AddressSanitizer.
+        Raises DeviceError for a checked program if the process wasn't started with AddressSanitizer.
         """
         if binary.target.kind != self.kind:
             raise DeviceError(f"a program for {binary.target.kind} does not run on the {self.kind} device")
@@ -343,7 +343,7 @@ class HostDevice:
     def hide(self, address: int, size_bytes: int) -> bool:
         """Make AddressSanitizer report any access to these bytes until they are freed.
 
-        Returns False if AddressSanitizer is not loaded.
+        Returns False if AddressSanitizer isn't loaded.
         """
         poison = getattr(self._libc, "__asan_poison_memory_region", None)
         if poison is None:
@@ -352,13 +352,13 @@ class HostDevice:
         return True
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
-        """Check accesses to these bytes in checked programs, until the memory is freed."""
+        """In checked programs, check accesses to these bytes until the memory is freed."""
         if size_bytes:
             self.watched.append(WatchedArray(address, size_bytes, poisoned))
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
-        """Run the launches inside the `with` block with other options. Yields whether the options differ."""
+        """Run launches inside the `with` block with other options. Yields whether these make a difference."""
         before = self.options
         order, cores = how.order or before.order, 1 if how.one_core else before.cores
         smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
@@ -373,7 +373,7 @@ class HostDevice:
             self.options = before
 
     def run(self, request: HostLaunch, rewrite: Callable[[str], str]) -> None:
-        """Run a launch to its end. Keep any error for `synchronize`, with the message that `rewrite` returns."""
+        """Run a launch to its end. Any error is kept for `synchronize`, with the message returned by `rewrite`."""
         reason = ctypes.create_string_buffer(_REASON_BYTES)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
         if self.runtime.autotune_launch(ctypes.byref(request), reason, message, ctypes.c_size_t(_MESSAGE_BYTES)):
@@ -414,7 +414,7 @@ class HostDevice:
         return Passes(run, len(each))
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
-        """Measure the wall clock per pass. `cold` first overwrites the last-level cache."""
+        """Measure the wall-clock time per pass. With `cold`, overwrite the last-level cache first."""
         if cold:
             if self._flush is None:
                 size = min(FLUSH_BYTES_MAX, max(1 << 20, 2 * self._info.l2_bytes))
@@ -427,17 +427,17 @@ class HostDevice:
         return Sample(elapsed / 1000 / passes.count)
 
     def health(self) -> Health:
-        """Return no values, because the CPU's sensors are not read."""
+        """Return no values, because the CPU's sensors aren't read."""
         return Health()
 
     def busy_percent(self) -> int | None:
-        """Return None, because the value is unknown."""
+        """Return None, because this isn't known."""
         return None
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """Raise DeviceError if there are baselines, because libraries are not timed on the CPU."""
+        """Raise DeviceError if there are baselines, because libraries aren't timed on the CPU."""
         if baselines:
             names = ", ".join(baseline.name for baseline in baselines)
             how = f"{passes} {'cold' if cold else 'hot'} passes"
@@ -445,7 +445,7 @@ class HostDevice:
         return ()
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """Raise DeviceError, because libraries are not timed on the CPU."""
+        """Raise DeviceError, because libraries aren't timed on the CPU."""
         raise DeviceError(f"host: a {dtype} product of {size} rows: libraries run on CUDA devices only")
 
     def close(self) -> None:
@@ -456,7 +456,7 @@ class HostDevice:
 
 
 def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cluster: int = 1) -> None:
-    """Raise Rejected('runtime', 'launch_failure', ...) for a launch that a GPU with these limits would refuse."""
+    """Raise Rejected('runtime', 'launch_failure', ...) for a launch that a GPU with these limits would reject."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     smem_bytes = launch.smem_bytes + static_smem_bytes
     axes = "xyz"
@@ -477,7 +477,7 @@ def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cl
 
 
 def _content(argument: np.generic | BoundTensorMap) -> npt.NDArray[np.generic]:
-    """Return the bytes of a kernel's argument."""
+    """Return a kernel argument's bytes."""
     if isinstance(argument, BoundTensorMap):
         return np.frombuffer(encode(argument), np.uint8)
     return np.array(argument)

@@ -1,7 +1,7 @@
 """render -> compile for the CPU: compile a `Program` to a shared library with g++ or clang++.
 
-The headers in `host_include` implement CUDA's functions. The compiler reads the text from a pipe and writes the library
-to memory, so no file is left on disk.
+CUDA's functions are implemented by the headers in `host_include`. The compiler reads the text from a pipe and writes
+the library to memory, so no file is left on disk.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ GCC_ONLY = (
 )
 CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
-"""Flags for the assumptions that nvcc makes: fused multiply-adds, reinterpreted memory, no errno."""
+"""Flags for what nvcc assumes: fused multiply-adds, reinterpreted memory, no errno."""
 UNSET = "-ftrivial-auto-var-init="
-"""Flag for the content of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or `zero`.
+"""Flag for what uninitialised variables contain: `pattern` (large negative numbers, which a maximum hides) or
+`zero`.
 """
 FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", "-Wuninitialized", "-Wmaybe-uninitialized", *SEMANTICS)
 CHECK_FLAGS = (
@@ -57,15 +58,14 @@ TARGET = Target("host")
 _EXTERN_SHARED = re.compile(r"\bextern\s+__shared__\b[^;\[]*?(\w+)\s*\[\s*\]\s*;")
 _CONSTANT = re.compile(r"\b__constant__\b[^;=({\[]*?(\w+)\s*(?:__attribute__\s*\(\(.*?\)\)\s*)?[\[;={]")
 _LAUNCH_BOUNDS = r"\b__launch_bounds__\s*\(((?:[^,()]|\([^()]*\))+)[^;{{}}]*\b{entry}\s*\("
-"""Matches the launch bounds of a kernel. The first group is the maximum number of threads per block."""
+"""Matches a kernel's launch bounds. The first group is the maximum number of threads per block."""
 _CLUSTER = r"\b__cluster_dims__\s*\(([^,()]+)[^()]*\)[^;{{]*\b{entry}\s*\("
 
 
 def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
     """Compile a program for this machine's CPU. A program without entries is plain C++.
 
-    Raises Rejected('compile', ...) if the compiler refuses the program, and ToolchainError if the compiler does not
-    start.
+    Raises Rejected('compile', ...) if the compiler rejects the program, and ToolchainError if it doesn't start.
     """
     if not program.entries:
         image, log = _compile(cxx, [*COMMON, "-x", "c++", "-", *program.flags], program.text)
@@ -114,9 +114,9 @@ def compile_host(program: Program, target: Target, *, cxx: str) -> Binary:
 
 
 def host_identity(cxx: str) -> str:
-    """Return everything that affects a library except the program's text.
+    """Return everything that affects a library apart from the program's text.
 
-    This is the compiler, the CPU (-march=native), the flags and the content of the headers.
+    This is the compiler, the CPU (-march=native), the flags and the contents of the headers.
     """
     headers = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file()))
     flags = " ".join((*COMMON, *FLAGS, *CHECK_FLAGS))
@@ -133,7 +133,7 @@ class HostCompiler:
         self._identity = host_identity(cxx) if cache else ""
 
     def __call__(self, program: Program, target: Target = TARGET) -> Binary:
-        """Compile a program, or return the cached binary. Raises the errors of `compile_host`."""
+        """Compile a program, or return the cached binary. Raises the same errors as `compile_host`."""
 
         def compiled() -> Binary:
             return compile_host(program, target, cxx=self._cxx)
@@ -143,7 +143,7 @@ class HostCompiler:
         return self._cache.kept(self._cache.key(program, target, self._identity), compiled)
 
     def own(self, program: Program) -> Binary:
-        """Compile a library of the host device. Raises ToolchainError if the compiler fails."""
+        """Compile one of the host device's own libraries. Raises ToolchainError if that fails."""
         try:
             return self(program)
         except Rejected as error:
@@ -151,15 +151,15 @@ class HostCompiler:
 
 
 def runtime_program(*flags: str) -> Program:
-    """Return the program of the library that runs kernels.
+    """Return the program for the library that runs kernels.
 
-    The flag `-DAUTOTUNE_UCONTEXT` selects the slower context switch for CPUs other than x86-64.
+    On CPUs other than x86-64, the flag `-DAUTOTUNE_UCONTEXT` selects a slower context switch.
     """
     return _own_program(RUNTIME_NAME, "autotune_host_runtime.cpp", *flags)
 
 
 def driver_program() -> Program:
-    """Return the program of a libcuda.so.1, which implements the driver functions that exported libraries call."""
+    """Return the program for a libcuda.so.1 that implements the driver functions called by exported libraries."""
     return _own_program(DRIVER_NAME, "autotune_host_driver.cpp")
 
 
@@ -170,7 +170,7 @@ def _own_program(name: str, source: str, *flags: str) -> Program:
 
 @lru_cache(maxsize=4)
 def compile_runtime(cxx: str, *flags: str) -> bytes:
-    """Return the compiled image of `runtime_program`, which is compiled once per process."""
+    """Return the compiled image of `runtime_program`, compiling it once per process."""
     return HostCompiler(cxx).own(runtime_program(*flags)).image
 
 
@@ -181,8 +181,8 @@ DRIVER_NAME = "libcuda.so.1"
 def check_environment(cxx: str) -> dict[str, str]:
     """Return the environment variables for a process that loads programs compiled with `Target.check`.
 
-    AddressSanitizer must be the first library of a process. AddressSanitizer writes a report with the line of
-    `kernel.cu` to standard error, and ends the process with status 99.
+    AddressSanitizer must be the process's first library. If it finds an error, it writes a report with the line in
+    `kernel.cu` to standard error and ends the process with status 99.
     """
     library = output_of(Path(cxx), "-print-file-name=libasan.so").strip()
     if "/" not in library:
@@ -278,7 +278,7 @@ class Symbol:
 
 
 def symbols(image: bytes) -> dict[str, Symbol]:
-    """Return every defined variable, but no functions, by name. `image` is the content of a library file."""
+    """Return all defined variables, but no functions, by name. `image` is the contents of a library file."""
     found: dict[str, Symbol] = {}
     all_sections = sections(image)
     for table in all_sections:
@@ -297,13 +297,13 @@ def symbols(image: bytes) -> dict[str, Symbol]:
 _DECLARATION = re.compile(r"\b(?<!extern )__shared__\b((?:[^;{}()]|\([^;{}()]*\))*);")
 _DECLARATOR = re.compile(r"(.*?)\b(\w+)(\s*(?:\[[^\[\]]*\]\s*)*)", re.DOTALL)
 STORAGE = "autotune_storage_of_"
-"""Prefix for the name of a variable whose original name becomes the name of a reference."""
+"""Prefix for a variable whose original name becomes the name of a reference."""
 
 
 def with_references(text: str) -> str:
-    """Return the text with each variable of shared memory replaced by a reference of the same name.
+    """Return the text with each shared-memory variable replaced by a reference of the same name.
 
-    Variables whose size is not known are not replaced.
+    Variables whose size isn't known stay as they are.
     """
     return _DECLARATION.sub(_renamed, text)
 

@@ -1,4 +1,4 @@
-"""Properties of this machine's CPU, and the CPU time of processes."""
+"""Properties of this machine's CPU, and the CPU time used by processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def cpu_name() -> str:
-    """Return the name of the CPU, or the architecture if the name is unknown."""
+    """Return the CPU's name, or its architecture if the name is unknown."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
@@ -23,7 +23,7 @@ def cpu_name() -> str:
 
 
 def process_seconds(process: int) -> float:
-    """Return the CPU time of a process in seconds; 0 if the process has ended."""
+    """Return a process's CPU time in seconds, or 0 if it has ended."""
     clock = ctypes.c_int()
     if ctypes.CDLL(None).clock_getcpuclockid(process, ctypes.byref(clock)):
         return 0.0
@@ -34,7 +34,7 @@ def process_seconds(process: int) -> float:
 
 
 def tree_seconds(process: int) -> float:
-    """Return the CPU time of a process and all its descendants in seconds, including ended processes."""
+    """Return the CPU time in seconds of a process and all its descendants, including those that have ended."""
     parents, used = {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
@@ -48,7 +48,7 @@ def tree_seconds(process: int) -> float:
 
 
 def last_cache_bytes() -> int:
-    """Return the size of the last-level cache in bytes; 0 if it is unknown."""
+    """Return the size of the last-level cache in bytes, or 0 if it is unknown."""
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [file.read_text().strip() for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)

@@ -1,4 +1,4 @@
-"""The runtime of the host device, a C++ library: load it into this process, and define its structures."""
+"""The host device's runtime, which is a C++ library: load it into this process, and define its structures."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from autotune.trial import Outcome
 
 _RTLD_NOLOAD = 4
 ORDERS: tuple[Order, ...] = ("ascending", "descending", "warps", "threads")
-"""Orders in the sequence of AutotuneOrder in autotune_host_launch.h."""
+"""The orders, in the sequence of AutotuneOrder in autotune_host_launch.h."""
 
 
 class WatchedArray(ctypes.Structure):
-    """The structure AutotuneArray of autotune_host_launch.h."""
+    """The struct AutotuneArray from autotune_host_launch.h."""
 
     address: int
     _fields_ = (("address", ctypes.c_uint64), ("size_bytes", ctypes.c_uint64), ("poisoned", ctypes.c_uint64))
 
 
 class HostLaunch(ctypes.Structure):
-    """The structure AutotuneLaunch of autotune_host_runtime.cpp."""
+    """The struct AutotuneLaunch from autotune_host_runtime.cpp."""
 
     _fields_ = (
         ("kernel", ctypes.c_void_p),
@@ -49,7 +49,7 @@ class HostLaunch(ctypes.Structure):
 
 
 def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
-    """Return the runtime of this process, which is loaded on first use and never unloaded."""
+    """Return this process's runtime, which is loaded on first use and never unloaded."""
     try:
         return ctypes.CDLL(RUNTIME_NAME, mode=ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     except OSError:
@@ -61,7 +61,7 @@ def load_runtime(cxx: str, runtime: Binary | None) -> ctypes.CDLL:
 
 
 def symbol_address(library: ctypes.CDLL, name: str) -> int:
-    """Return the address of a symbol; 0 if the library does not define the symbol."""
+    """Return the address of a symbol, or 0 if the library doesn't define it."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, name))
     except ValueError:
@@ -72,7 +72,7 @@ _ALIGNMENT = 16  # alignment of an array with a tensor map, bytes
 
 
 class HostTensorMap(ctypes.Structure):
-    """The host device's counterpart of CUtensorMap."""
+    """The host device's equivalent of CUtensorMap."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),
@@ -93,7 +93,7 @@ class HostTensorMap(ctypes.Structure):
 def encode(bound: BoundTensorMap) -> bytes:
     """Encode a tensor map for the host device.
 
-    Raises Rejected('runtime', 'launch_failure', ...) for a tensor map that a driver would refuse.
+    Raises Rejected('runtime', 'launch_failure', ...) for a tensor map that a driver would reject.
     """
     tensor = bound.tensor
     refusal = tensor.refusal()

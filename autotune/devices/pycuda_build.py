@@ -1,4 +1,4 @@
-"""Build PyCUDA from source against the CUDA wheels of Python, without a CUDA toolkit or a checkout."""
+"""Build PyCUDA from source with CUDA's Python wheels, without a CUDA toolkit or a checkout."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DRIVER = "libcuda.so.1"
 
 
 def build_pycuda(wheels: Path | None = None) -> None:
-    """Install PyCUDA into this environment, or write a wheel of PyCUDA to a folder.
+    """Install PyCUDA into this environment, or write its wheel to a folder.
 
-    PyCUDA's setup reads .aksetup-defaults.py in the home folder, so the build uses a temporary home folder. Raises
-    ToolchainError if CUDA's wheels, pip or a C++ compiler are missing, or if PyCUDA cannot be built.
+    PyCUDA's setup reads .aksetup-defaults.py in the home folder, so the build uses a temporary one. Raises
+    ToolchainError if CUDA's wheels, pip or a C++ compiler are missing, or if the build fails.
     """
     toolkit = _toolkit()
     if importlib.util.find_spec("pip") is None:
@@ -47,7 +47,7 @@ def _toolkit() -> Path:
 
 
 def _defaults(toolkit: Path, home: Path) -> str:
-    """Return the settings for PyCUDA's setup. In the wheels of CUDA 12, each part of CUDA has its own folder."""
+    """Return the settings for PyCUDA's setup. In the CUDA 12 wheels, each part of CUDA has its own folder."""
     include = sorted(map(str, toolkit.parent.glob("*/include")))
     return (
         f"CUDA_ROOT = {str(toolkit)!r}\nCUDA_INC_DIR = {include!r}\nCUDADRV_LIB_DIR = [{str(home)!r}]\n"
@@ -56,7 +56,7 @@ def _defaults(toolkit: Path, home: Path) -> str:
 
 
 def _driver(home: Path) -> Path:
-    """Return the driver's library, which the linker requires. Without a driver, build an empty library."""
+    """Return the driver's library, which the linker needs. If there is no driver, build an empty library."""
     known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout.splitlines()
     for line in known:
         if line.strip().startswith(f"{_DRIVER} "):
@@ -70,7 +70,7 @@ def _driver(home: Path) -> Path:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return the environment with another home folder, but with the user's own pip settings and pip cache."""
+    """Return the environment with a different home folder, but with the user's own pip settings and cache."""
     own = Path.home()
     kept = {"PIP_CACHE_DIR": str(own / ".cache" / "pip")}
     for path in (own / ".config" / "pip" / "pip.conf", own / ".pip" / "pip.conf"):

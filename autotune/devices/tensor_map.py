@@ -1,6 +1,6 @@
-"""Tensor maps: kernel parameters that describe the boxes that the Tensor Memory Accelerator copies.
+"""Tensor maps: kernel parameters that describe boxes for the Tensor Memory Accelerator to copy.
 
-The names come from CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
+The names are those of CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from autotune.operation.storage_types import TYPES
 
 ELEMENT_BYTES = {**{name: each.size_bytes for name, each in TYPES.items()}, "tf32": 4}
-"""Bytes per element of each data type of a tensor map. tf32: a load rounds f32 to the nearest TF32, ties to even."""
+"""Bytes per element for each data type of a tensor map. With tf32, a load rounds f32 to the nearest TF32, ties
+to even.
+"""
 SWIZZLES = (0, 32, 64, 128)
 """Widths, in bytes, of the patterns in which 16-byte chunks are swizzled."""
 _MOST_DIMS = 5
@@ -18,12 +20,12 @@ _MOST_BOX = 256
 _MOST_PIXELS = 1024
 _MOST_STRIDE = 8
 _CORNERS = {3: range(-32768, 32768), 4: range(-128, 128), 5: range(-16, 16)}
-"""Allowed corners of an im2col box, by number of dimensions of the tensor."""
+"""Allowed corners of an im2col box, by the tensor's number of dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tensor without gaps, and the box that one instruction copies. The innermost dimension comes first."""
+    """A tensor without gaps, and the box copied by one instruction. The innermost dimension comes first."""
 
     dtype: str
     """a key of `ELEMENT_BYTES`"""
@@ -47,7 +49,7 @@ class TensorMap:
 
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:
-        """The strides of all dimensions except the innermost."""
+        """The strides of all dimensions except for the innermost."""
         strides, size_bytes = [], ELEMENT_BYTES[self.dtype]
         for extent in self.global_dim[:-1]:
             size_bytes *= extent
@@ -55,7 +57,7 @@ class TensorMap:
         return tuple(strides)
 
     def refusal(self) -> str:
-        """Return why the driver would not encode this tensor map; empty if it would."""
+        """Return why the driver wouldn't encode this tensor map, or "" if it would."""
         inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         rank, corners = len(self.global_dim), (*self.lower_corner, *self.upper_corner)
@@ -78,7 +80,7 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class BoundTensorMap:
-    """An argument of a kernel: a tensor map for the array at an address."""
+    """A kernel argument: a tensor map for the array at an address."""
 
     tensor: TensorMap
     address: int

@@ -1,11 +1,10 @@
 """PyTorch's alternatives to a kernel, as contenders on a CUDA device: cuDNN, Inductor, cuBLAS.
 
-A plain matrix product is a cross-check of a device's rates.
+A plain matrix product serves as a cross-check of the device's rates.
 
 PyTorch and `devices.cuda` share the device's primary context and the default stream, so the same events time both. A
 contender is timed under the best conditions that a user could have: recorded in a CUDA graph, with `cudnn.benchmark`,
-with arrays in the contender's own layout, with the problem's bias and activation, and with separate arrays for each
-pass.
+with arrays in its own layout, with the problem's bias and activation, and with separate arrays for each pass.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def baselines_of(library: str, problem: Problem, admitted: Collection[str] = ())
 
 
 def require_torch() -> None:
-    """Raise DeviceError if PyTorch is not installed."""
+    """Raise DeviceError if PyTorch isn't installed."""
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("--baseline needs PyTorch in this environment: pip install torch, or leave --baseline out")
 
@@ -68,9 +67,9 @@ def require_torch() -> None:
 def record_baselines(
     baselines: Sequence[Baseline], problem: Problem, device_number: int, passes: int, *, cold: bool
 ) -> tuple[Passes | str, ...]:
-    """Record `passes` passes of each baseline as a graph, or return the reason why the baseline cannot run the problem.
+    """Record `passes` passes of each baseline as a graph, or return why the baseline can't run the problem.
 
-    With `cold`, each pass has its own arrays; otherwise all passes share arrays. Raises DeviceError if PyTorch is
+    With `cold`, each pass has its own arrays; otherwise, all passes share them. Raises DeviceError if PyTorch is
     missing or has no CUDA support.
     """
     require_torch()
@@ -115,7 +114,7 @@ def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) ->
 def _recorded(
     baseline: Baseline, problem: Problem, arrays: Sequence[tuple[torch.Tensor | None, ...]], pool: tuple[int, int]
 ) -> Passes:
-    """Record the passes of a baseline as a graph, after comparing the first output with that of the plain operator.
+    """Record a baseline's passes as a graph, after comparing its first output with that of the plain operator.
 
     Raises RuntimeError if the outputs differ.
     """
@@ -144,7 +143,7 @@ def _plain(problem: Problem) -> Forward:
 
 
 def _forward(baseline: Baseline, problem: Problem) -> Forward:
-    """Return a function that computes the layer with the operators of a baseline."""
+    """Return a function that computes the layer with a baseline's operators."""
     if problem.operation.name not in BASELINES["cudnn"]:
         return torch_gemm.product(problem, fused=baseline.fused)
     if baseline.library == "inductor":
@@ -167,9 +166,10 @@ def _compiled(problem: Problem) -> Forward:
 
 
 def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], None]:
-    """Return a function that enqueues a product of two random matrices [size, size]; `dtype` is one of MATRIX_TYPES.
+    """Return a function that enqueues the product of two random matrices [size, size]. `dtype` is one of MATRIX_TYPES.
 
-    16-bit products are summed in float32. Raises DeviceError if PyTorch or CUDA support is missing, or memory runs out.
+    16-bit products are summed in float32. Raises DeviceError if PyTorch or CUDA support is missing, or if memory runs
+    out.
     """
     if importlib.util.find_spec("torch") is None:
         raise DeviceError("it needs PyTorch in this environment: pip install torch")

@@ -1,4 +1,4 @@
-"""Convolutions and filter gradients with PyTorch's operators, for `torch_baseline` to time."""
+"""Convolutions and filter gradients by PyTorch's operators, for `torch_baseline` to time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """Make the inputs in a layout, in the shapes that PyTorch's operator takes: x, w, bias, z, cache, scale, shift.
 
-    For a filter gradient the inputs are x, w and dy; for a masked data gradient x, w, no bias, z and the mask.
+    For a filter gradient, they are x, w and dy; for a masked data gradient, x, w, no bias, z and the mask.
     """
     import torch
 
@@ -51,7 +51,7 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
 def operators(problem: Problem, *, fused: bool) -> Callable[..., torch.Tensor]:
     """Return a function that calls cuDNN through PyTorch: one fused operator, or a convolution and pointwise kernels.
 
-    Inductor calls the same fused operator. Unequal padding is a copy with `pad`, as in PyTorch's own code, and frames
+    Inductor calls the same fused operator. As in PyTorch's own code, unequal padding is a copy with `pad`. Frames
     before x are a copy with `cat`.
     """
     import torch
@@ -133,5 +133,5 @@ def _transposed(
 
 
 def _axes(names: Mapping[str, Value]) -> str:
-    """Return the axes of PyTorch's operator. A convolution of one dimension uses two axes, as it does in PyTorch."""
+    """Return the axes of PyTorch's operator. As in PyTorch, a 1-D convolution uses two axes."""
     return "dhw" if names["deep"] else "hw"

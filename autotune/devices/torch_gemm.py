@@ -1,6 +1,6 @@
-"""Matrix products of cuBLAS through PyTorch, as contenders for the operation `gemm`.
+"""cuBLAS's matrix products through PyTorch, as contenders for the operation `gemm`.
 
-Bias and activation are pointwise kernels after the product, or part of the product if cuBLASLt has such an epilogue.
+Bias and activation are part of the product if cuBLASLt has such an epilogue, and otherwise pointwise kernels after it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     """a function of a, b and, if the problem has one, the bias"""
 
 LT_ACTIVATIONS = {"identity": None, "relu": False, "gelu_tanh": True}
-"""The epilogues of cuBLASLt that PyTorch can call, each with the argument `use_gelu` of `_addmm_activation`."""
+"""The cuBLASLt epilogues that PyTorch can call, each with the argument `use_gelu` of `_addmm_activation`."""
 
 
 def fuses(problem: Problem) -> bool:
-    """Whether cuBLASLt has an epilogue for the problem's bias and activation. Batches are not supported."""
+    """Return whether cuBLASLt has an epilogue for the problem's bias and activation. Batches aren't supported."""
     names = problem.names()
     return names["batch"] == 1 and names["terms"] == "bias" and names["activation"] in LT_ACTIVATIONS
 
@@ -32,7 +32,9 @@ def inputs(problem: Problem, random: Callable[..., torch.Tensor]) -> tuple[torch
 
 
 def product(problem: Problem, *, fused: bool) -> Product:
-    """Return a function that computes y from a, b and bias, by one cuBLASLt call or a product and pointwise kernels."""
+    """Return a function that computes y from a, b and bias, with one cuBLASLt call or a product and pointwise
+    kernels.
+    """
     import torch
 
     from autotune.autotune_runtime.torch_convolution import activated

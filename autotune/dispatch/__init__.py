@@ -1,1 +1,1 @@
-"""Build dispatchers from the layers and kernels of a tuned study, record them, and write them as C++."""
+"""Build dispatchers from a tuned study's layers and kernels, record them, and write them as C++."""

@@ -1,7 +1,7 @@
 """store -> dispatch: build a dispatcher from a tuned study, verify it on every layer, evaluate it and store it.
 
-The builder completes the matrix of layers and configs, derives a portfolio and rules from the matrix, and tries the
-rules. It compares the dispatcher on each layer with other ways to choose a kernel.
+The builder completes the matrix of layers and configs, derives a portfolio and rules from it, and tries the rules. It
+then compares the dispatcher on each layer with other ways to choose a kernel.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from autotune.trial import Outcome
 from autotune.tuning.layer_finals import LEAST_NOISE
 
 HELD_OUT = 4
-"""One of this many layers is held out."""
+"""One in this many layers is held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The regret of one way to choose a kernel, over the layers of one role."""
+    """How much one way to choose a kernel loses, over the layers with one role."""
 
     layers: str
     """the role of the layers: tuned or held out"""
@@ -93,9 +93,9 @@ def build(
 ) -> Built:
     """Build a dispatcher from a study's layers, and verify, evaluate and store it.
 
-    With the seed `holdout`, a quarter of the layers is held out and the dispatcher is built from the others. With
-    `explore`, kernels are also measured on layers interpolated between the study's layers. Raises StudyError if there
-    are too few layers, and StoreError if a layer has no correct kernel.
+    With the seed `holdout`, a quarter of the layers is held out, and the dispatcher is built from the others. With
+    `explore`, kernels are also measured on layers interpolated between the study's. Raises StudyError if there are too
+    few layers, and StoreError if a layer has no correct kernel.
     """
     study = run.study
     layers = distinct_layers(study.layers)
@@ -166,7 +166,7 @@ def named_rules(study: Study, matrix: Matrix, plan: Plan) -> Mapping[Rule, str]:
 
 
 def held_out(layers: int, seed: int | None) -> frozenset[int]:
-    """Return the positions of the layers that a seed holds out."""
+    """Return the positions of the layers held out by a seed."""
     return frozenset() if seed is None else frozenset(random.Random(seed).sample(range(layers), layers // HELD_OUT))
 
 
@@ -175,8 +175,8 @@ def _dispatched(
 ) -> tuple[DispatchedLayer, ...]:
     """Return, for each layer, the kernel that a plan chooses and the times of the other ways to choose.
 
-    The other ways have not seen the layer. `without` is the choice for each layer when the layer was left out; None for
-    layers that the plan has never seen.
+    These haven't seen the layer. `without` is each layer's choice when the layer was left out, or None for layers that
+    the plan has never seen.
     """
     serving = chosen(matrix, rows, plan)
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
@@ -219,7 +219,7 @@ WAYS = (
 
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
-    """Compute the regret of each way to choose, over the layers of each role."""
+    """Compute how much each way to choose loses, over the layers with each role."""
     comparisons = []
     for role in dict.fromkeys(layer.role for layer in layers):
         own = [layer for layer in layers if layer.role == role]

@@ -1,6 +1,6 @@
 """store -> dispatch: the times of configs on layers, which are the cells of the matrix.
 
-A time that the database lacks is measured as a trial of the layer and stored, so that nothing is measured twice.
+If the database lacks a time, it is measured as a trial of the layer and stored, so that nothing is measured twice.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Run:
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of the study and its techniques, and the family of the safe default."""
+        """The families used by the study and its techniques, and the safe default's."""
         techniques = (technique.template for technique in self.study.techniques)
         return tuple(dict.fromkeys([*(self.study.templates or self.templates), *techniques, SAFE]))
 
 
 @dataclass(slots=True)
 class Row:
-    """A row of the matrix: a layer and the known time of each config on the layer."""
+    """A row of the matrix: a layer and each config's known time on it."""
 
     name: str
     """`study.layer`"""
@@ -63,16 +63,16 @@ class Row:
 
     @property
     def best_us(self) -> float | None:
-        """The time of the layer's own best kernel, or the best known time of a layer that was not tuned."""
+        """The time of the layer's own best kernel or, if it wasn't tuned, its best known time."""
         return min(self.own.values() or filter(None, self.times_us.values()), default=None)
 
     def evaluable(self, config: Config) -> bool:
-        """Whether the device can evaluate a config. A replay device can evaluate only recorded configs."""
+        """Return whether the device can evaluate a config. A replay device can only evaluate recorded ones."""
         listed = self.bounds[config.template].listed
         return listed is None or config in listed
 
     def padded_outputs(self, config: Config) -> int:
-        """Return the outputs that the device could compute in the time of a config; 0 if the config breaks a rule."""
+        """Return how many outputs the device could compute in a config's time, or 0 if the config breaks a rule."""
         bound = self.bounds[config.template]
         if not bound.supported:
             return 0
@@ -84,7 +84,7 @@ class Row:
 
 
 def read_row(run: Run, layer: Layer) -> Row:
-    """Read the stored times of a layer of the study on this device. Writes nothing."""
+    """Read the stored times for one of the study's layers on this device, without writing anything."""
     study, evaluator = run.study, run.evaluator
     listed = evaluator.listed(layer.problem, cache=study.measurement_mode)
     admission = Admission(study.admitted(layer.problem), study.workspace_limit_bytes, listed, study.prune)
@@ -116,7 +116,7 @@ def read_row(run: Run, layer: Layer) -> Row:
 def _here(run: Run, layer: Layer) -> Iterable[TrialRow]:
     """Return the layer's finished trials on this device in this environment.
 
-    The trials are in increasing order of precedence: trials that are ranked come last.
+    They are in increasing order of precedence, so trials that are ranked come last.
     """
     rows = [
         row
@@ -137,9 +137,9 @@ def measure(
     wanted: Sequence[tuple[Row, Sequence[Config]]],
     observe: Callable[[Progress], None] = lambda _: None,
 ) -> int:
-    """Evaluate configs on layers as trials of these layers, until the run is stopped.
+    """Evaluate configs on layers, as trials of these layers, until the run is stopped.
 
-    Returns the number of configs that were measured, without reused results.
+    Returns how many configs were measured, not counting reused results.
     """
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
         queues = [
@@ -161,7 +161,7 @@ def _start(
     wanted: Sequence[Config],
     observe: Callable[[Progress], None],
 ) -> tuple[LayerQueue, TrialLog]:
-    """Start configs on a layer. Suspects of a killed run come first, and each of them runs alone."""
+    """Start configs on a layer, beginning with a killed run's suspects, each of which runs alone."""
     info, environment = run.evaluator.info, run.evaluator.environment
     records, mode = template_records(run.templates), run.study.measurement_mode
     stored = StoredLayer.open(run.store, key, row.layer, info, environment, mode, records)

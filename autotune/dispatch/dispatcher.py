@@ -1,11 +1,10 @@
 """store -> dispatch: a dispatcher, which chooses a kernel for a problem and is stored as JSON.
 
-A dispatcher contains a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether the
-kernel supports a problem, and relative times on the layers that the dispatcher knows. The rule may name a kernel to try
-first, by a threshold on a property of the problem. If this kernel supports the problem, the dispatcher chooses it.
-Otherwise the dispatcher chooses the kernel with the smallest expected time. The expected time is the mean of the
-kernel's relative times, weighted by the similarity of each known layer to the problem, and multiplied by the kernel's
-padded outputs.
+A dispatcher contains a few kernels, a rule and a safe default. Each kernel has a predicate, which decides whether it
+supports a problem, and relative times on the layers that the dispatcher knows. The rule may determine which kernel to
+try first, by a threshold on a property of the problem. If that kernel supports the problem, the dispatcher chooses it.
+Otherwise, it chooses the kernel with the smallest expected time: the mean of the kernel's relative times, weighted by
+how similar each known layer is to the problem, times the kernel's padded outputs.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ from autotune.problem import Problem
 from autotune.trial import Config, Value
 
 FAMILY = "dispatch"
-"""The family name under which trials of dispatchers are stored."""
+"""The family name under which dispatchers' trials are stored."""
 DEFAULT = "default"
-"""The name of the safe default among a dispatcher's kernels."""
+"""What the safe default is called among a dispatcher's kernels."""
 
 
 @dataclass(frozen=True)
 class Property:
-    """An integer property of a problem. Thresholds may test it, and the similarity of two problems is computed from it.
+    """An integer property of a problem, which thresholds can test and from which the similarity of problems is
+    computed.
 
     The rule is trusted only within the property's range.
     """
@@ -48,11 +48,11 @@ class Property:
     """how fast the similarity of two problems decreases as their values of the property differ"""
 
     def of(self, problem: Problem) -> int:
-        """Return the value of the property for a problem."""
+        """Return the property's value for a problem."""
         return self._bound.integer(problem.names())
 
     def holds(self, problem: Problem) -> bool:
-        """Whether the property of a problem is within the range."""
+        """Return whether a problem's property is within the range."""
         return self.least <= self.of(problem) <= self.most
 
     @cached_property
@@ -62,7 +62,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class PortfolioKernel:
-    """A config of a family that runs any problem that the predicate admits, rendered for the problem."""
+    """A family's config that runs any problem admitted by its predicate, rendered for that problem."""
 
     name: str
     config: Config
@@ -74,12 +74,12 @@ class PortfolioKernel:
 
 
 FASTEST = ""
-"""A rule that tries no kernel before the kernel with the smallest expected time."""
+"""A rule that doesn't try any kernel before the one with the smallest expected time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A threshold on a property, the kernel to try first below the threshold, and the kernel to try first otherwise."""
+    """A threshold on a property, and which kernel to try first below it and otherwise."""
 
     property: str
     threshold: int
@@ -88,12 +88,12 @@ class Split:
 
 
 Rule = str | Split
-"""FASTEST, or the name of the kernel to try before the kernel with the smallest expected time, or a threshold."""
+"""FASTEST, or the name of the kernel to try before the one with the smallest expected time, or a threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The kernel for a problem, and why the dispatcher chose it."""
+    """The kernel chosen for a problem, and why."""
 
     kernel: PortfolioKernel | None
     """the chosen kernel; None if no kernel supports the problem, which must then be tuned"""
@@ -105,7 +105,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Chooses a kernel for a problem. Raises StudyError if the rule names unknown kernels or an unknown property."""
+    """Chooses a kernel for a problem. Raises StudyError if the rule refers to unknown kernels or an unknown
+    property.
+    """
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
@@ -150,7 +152,7 @@ class Dispatcher:
         return Choice(kernel, first == DEFAULT, tuple(name for name in before if name not in names))
 
     def relative_times(self, problem: Problem) -> Mapping[str, int]:
-        """Return the expected relative time of each kernel on a problem; 0 for every kernel if no layer is known."""
+        """Return each kernel's expected relative time on a problem, or 0 for all of them if no layer is known."""
         names = [kernel.name for kernel in self.all_kernels]
         if not self.known:
             return dict.fromkeys(names, 0)
@@ -179,7 +181,7 @@ class Dispatcher:
         return rule.below if value < rule.threshold else rule.above
 
     def words(self) -> tuple[str, ...]:
-        """Describe the rule in words, in one line for each side of the threshold."""
+        """Describe the rule in words, with a line for each side of the threshold."""
         then = ["the least expected time"] if self.known else []
         when = ["always"]
         if isinstance(self.rule, Split):
@@ -211,7 +213,7 @@ class Dispatcher:
 
     @classmethod
     def from_json(cls, text: str) -> Dispatcher:
-        """Read a record that `to_json` wrote. Raises StudyError for any other text."""
+        """Read a record written by `to_json`. Raises StudyError for any other text."""
         try:
             content = json.loads(text)
             return cls(
@@ -237,7 +239,7 @@ def expected_relative_times(similar: Ints, known: Ints) -> Ints:
 def rule_of(params: Mapping[str, Value]) -> Rule:
     """Parse a rule from parameters: `kernels`, or `property`, `threshold`, `below_kernels` and `above_kernels`.
 
-    Raises StudyError for other parameters.
+    Raises StudyError for any others.
     """
     match params:
         case {"kernels": str(kernels)}:

@@ -33,14 +33,14 @@ from autotune.resources import shipped
 from autotune.toml_table import read_toml
 
 ENTRY = "dispatch_choices"
-"""The kernel of a test program, with the arguments (table, choices, count) and one thread per layer."""
+"""A test program's kernel, with the arguments (table, choices, count) and one thread per layer."""
 _HEADER = re.compile(r"\s*/\*#\s*dispatch\b(.*?)#\*/", re.DOTALL)
 _KEYS = {"summary", "properties", "params"}
 
 
 @dataclass(frozen=True, slots=True)
 class PropertyTemplate:
-    """A property that `dispatch.cu.j2` declares."""
+    """A property declared by `dispatch.cu.j2`."""
 
     name: str
     text: str
@@ -82,7 +82,7 @@ class DispatchTemplate:
 
 
 def load_dispatch_template(path: Path | None = None) -> DispatchTemplate:
-    """Load the shipped template or another one. Raises TemplateError that names the dotted key of an error."""
+    """Load the bundled template or another one. Raises TemplateError with an error's dotted key."""
     path = path or shipped("templates") / f"{FAMILY}{SUFFIX}"
     text = path.read_text(encoding="utf-8")
     match = _HEADER.match(text)
@@ -113,10 +113,10 @@ def _property(path: Path, name: str, content: object) -> PropertyTemplate:
 
 
 def render_dispatch(template: DispatchTemplate, dispatcher: Dispatcher, *, checked: bool = False) -> str:
-    """Render the C++ header of a dispatcher.
+    """Render a dispatcher's C++ header.
 
-    With `checked`, the header includes the kernel that returns choices on a device. Raises TemplateError for a kernel
-    whose conditions cannot be written in C++.
+    With `checked`, it includes the kernel that returns choices on a device. Raises TemplateError for a kernel whose
+    conditions can't be written in C++.
     """
     docs = {item.name: item.doc for item in template.properties}
     return template.body.render(
@@ -148,7 +148,7 @@ def dispatch_program(template: DispatchTemplate, dispatcher: Dispatcher) -> Prog
 
 
 def table_row(problem: Problem) -> tuple[int, ...]:
-    """Return a problem as the integers that the test program reads: its sizes, then the positions of its words."""
+    """Return a problem as the integers read by the test program: its sizes, then its words' positions."""
     names = problem.names()
     sizes = (int(names[size.name]) for size in operation(CONV2D).sizes)
     return (*sizes, *(words.index(str(names[name])) for name, words in operation(CONV2D).words.items()))
@@ -182,7 +182,7 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """Return the ends of the rule, and the end for layers outside the range in which the rule is trusted."""
+    """Return the rule's ends, and the end for layers outside the range in which it is trusted."""
     inside = [
         {"words": words, "function": f"end_{number}", "kernels": [first] if first else []}
         for number, (words, first) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)

@@ -1,10 +1,10 @@
-"""store -> dispatch: the time of each layer with each kernel (the matrix), and the kernels to keep (the portfolio).
+"""store -> dispatch: each layer's time with each kernel (the matrix), and which kernels to keep (the portfolio).
 
 A matrix has a row for each layer and a column for each config that is among the best few of some layer. Interpolated
-layers follow the study's layers. No network runs an interpolated layer, and it contributes no config. The configs of a
-portfolio are chosen from the columns one by one: each is the config that reduces regret most. Regret is the time lost
-relative to the layer's own best kernel, as a fraction of that kernel's time, weighted by how often the network runs the
-layer. Regret is negative if another layer's kernel is faster than the layer's own best.
+layers follow the study's own. No network runs them, and they don't contribute configs. A portfolio's configs are chosen
+from the columns one at a time, each being the one that reduces regret most. Regret is the time lost relative to the
+layer's own best kernel, as a fraction of that kernel's time, weighted by how often the network runs the layer. It is
+negative if another layer's kernel is faster than the layer's own best.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 FEW = 4
-"""Number of a layer's fastest configs that are tried on other layers."""
+"""How many of a layer's fastest configs are tried on other layers."""
 WIDE = 4
-"""Number of a layer's nearly fastest configs that are tried because they support the most layers."""
+"""How many of a layer's nearly fastest configs are tried because they support the most layers."""
 NEAR = 1.15
-"""A config is nearly fastest if its time is at most this multiple of the layer's best time."""
+"""A config is nearly fastest if its time is at most this multiple of the layer's best."""
 LEAST_REGRET, MOST_REGRET = -0.4, 3.0
 """Bounds of regret when configs are compared.
 
 A larger regret disqualifies a kernel; a smaller regret is taken for a measurement error.
 """
 PRIOR = 0.4
-"""Expected log regret of a config without any measurement."""
+"""Expected log regret of a config that was never measured."""
 PRIOR_WEIGHT = 0.05
 """Weight of the prior, relative to a layer's own measurement."""
 LIKE_WEIGHT = 0.3
-"""Weight of an estimate from similar configs; it is below 1 because a measurement is more reliable."""
+"""Weight of an estimate from similar configs, below 1 because a measurement is more reliable."""
 IDLING = 0.5
 """A kernel's time grows with this power of its padded outputs.
 
-The power is below 1 because the rest of the device runs faster if half of it idles. For the kernels of `dispatch-40` on
-an H200 it is 0.6.
+The power is below 1 because, if half of the device is idle, the rest runs faster. For the kernels of `dispatch-40` on
+an H200, it is 0.6.
 """
 NOTHING_FITS = 10.0
-"""Regret of a layer that no kernel supports and that remains to be tuned."""
+"""Regret of a layer that no kernel supports and that still has to be tuned."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The times of layers with configs."""
+    """How long layers take with configs."""
 
     layers: tuple[Layer, ...]
     configs: tuple[Config, ...]
@@ -88,12 +88,12 @@ class Matrix:
 
     @property
     def weights(self) -> Floats:
-        """[layers]; number of times that the network runs each layer."""
+        """[layers]; how many times the network runs each layer."""
         return np.array([layer.count for layer in self.layers], dtype=np.float64)
 
     @property
     def regrets(self) -> Floats:
-        """[layers, configs]; regret as a fraction of the best time; infinite if a config does not support a layer."""
+        """[layers, configs]; regret as a fraction of the best time, infinite if a config doesn't support a layer."""
         regrets: Floats = self.times_us / self.best_us[:, None] - 1
         return regrets
 
@@ -106,9 +106,9 @@ class Matrix:
 
 
 def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
-    """Return the candidate configs for these layers: their best few, without configs that fail on one of the layers.
+    """Return the candidate configs for these layers: their best few, except for configs that fail on one of the layers.
 
-    Configs that only other layers contribute are excluded, so that a layer that is left out has no influence.
+    Configs that only other layers contribute are excluded, so that a left-out layer has no influence.
     """
     own_rows = [row for row in rows if row < len(matrix.top_configs)]
     suggested = sorted({config for row in own_rows for config in matrix.top_configs[row]} - {matrix.default})
@@ -116,18 +116,18 @@ def suggested_configs(matrix: Matrix, rows: Sequence[int]) -> tuple[int, ...]:
 
 
 def measured(matrix: Matrix) -> Floats:
-    """Return log regrets [layers, configs]; 0 where a config does not support a layer."""
+    """Return log regrets [layers, configs], with 0 where a config doesn't support a layer."""
     regrets = np.where(np.isfinite(matrix.regrets), matrix.regrets, 0.0)
     logs: Floats = np.log1p(np.clip(regrets, LEAST_REGRET, MOST_REGRET))
     return logs
 
 
 def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: Sequence[int]) -> Floats:
-    """Return the expected log regrets [rows, of] of configs if no part of the device idles.
+    """Return the expected log regrets [rows, of] of configs if no part of the device is idle.
 
-    Each expectation is a weighted mean of two parts. The first part is the config's measurements, with the weights
-    `own` [rows, layers]. The second part, which has less influence, is the measurements of similar configs among `by`,
-    with the weights `near` [rows, layers]. The result is near PRIOR if little is known.
+    Each one is a weighted mean of two parts: the config's own measurements, with the weights `own` [rows, layers], and,
+    with less influence, those of similar configs among `by`, with the weights `near` [rows, layers]. If little is
+    known, the result is near PRIOR.
     """
     serves = np.isfinite(matrix.regrets).astype(np.float64)
     logs = serves * (measured(matrix) - matrix.idling)
@@ -139,7 +139,7 @@ def expected(matrix: Matrix, own: Floats, near: Floats, by: Sequence[int], of: S
 
 
 def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
-    """Return the similarity of these layers to each other [rows, layers]; 0 to all other layers."""
+    """Return how similar these layers are to each other [rows, layers], with 0 for all other layers."""
     weights = np.zeros((len(rows), len(matrix.layers)))
     weights[:, list(rows)] = matrix.layer_similarity[np.ix_(list(rows), list(rows))]
     return weights
@@ -148,8 +148,8 @@ def near(matrix: Matrix, rows: Sequence[int]) -> Floats:
 def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
     """Return log regrets [rows, configs] halfway between measured and expected regrets.
 
-    The value is infinite if the config does not support the layer. The expected regret is computed from the other
-    layers, weighted by similarity, from similar configs, and from the idle part of the device. A layer's own
+    If the config doesn't support the layer, the value is infinite. The expected regret is computed from the other
+    layers, weighted by similarity, from similar configs, and from the idle part of the device, because a layer's own
     measurement says little about unseen layers.
     """
     cells = np.ix_(list(rows), list(configs))
@@ -162,10 +162,10 @@ def halfway(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floa
 
 
 def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]:
-    """Choose a portfolio: at most `most` configs, without the default, in the order in which they were chosen.
+    """Choose a portfolio of at most `most` configs, not counting the default, in the order in which they were chosen.
 
-    Each config is the one that reduces the weighted regret of the layers most, given the configs chosen before. Regrets
-    count by their logarithm, so that no single layer decides.
+    Each config is the one that most reduces the layers' weighted regret, given those chosen before. Regrets count by
+    their logarithm, so that no single layer decides.
     """
     eligible = suggested_configs(matrix, rows)
     if not eligible:
@@ -185,14 +185,14 @@ def portfolio(matrix: Matrix, rows: Sequence[int], most: int) -> tuple[int, ...]
 
 
 def served(matrix: Matrix, order: Sequence[int]) -> Ints:
-    """Return the first of these configs that supports each layer [layers]; -1 if none does."""
+    """Return the first of these configs that supports each layer [layers], or -1 if none does."""
     fits = np.isfinite(matrix.times_us[:, list(order)])
     configs: Ints = np.where(fits.any(axis=1), np.array(order)[np.argmax(fits, axis=1)], -1)
     return configs
 
 
 def lost_us(matrix: Matrix, configs: Ints) -> Floats:
-    """Return the weighted microseconds lost relative to each layer's best [layers], with the given configs.
+    """Return how many weighted microseconds each layer loses relative to its best [layers] with the given configs.
 
     -1 in `configs` means that the layer has no kernel.
     """
@@ -204,7 +204,7 @@ def lost_us(matrix: Matrix, configs: Ints) -> Floats:
 
 
 def default_config(template: KernelTemplate) -> Config:
-    """Return the config with the first value of every parameter."""
+    """Return the config with every parameter's first value."""
     return Config(template.name, tuple((param.name, param.values[0]) for param in template.params))
 
 
@@ -231,10 +231,10 @@ def build_matrix(
     interpolated: Sequence[Layer] = (),
     named: Mapping[str, Config] = MappingProxyType({}),
 ) -> tuple[Matrix, int]:
-    """Build the matrix of the study's layers and the interpolated layers; also return the number of cells measured now.
+    """Build the matrix of the study's layers and the interpolated ones, and return how many cells were measured now.
 
-    The matrix includes the `named` configs. Held-out layers contribute no config. Interpolated layers that no kernel
-    supports are dropped. If the run is stopped, the cells measured so far are returned.
+    The matrix includes the `named` configs. Held-out layers don't contribute configs. Interpolated layers that no
+    kernel supports are dropped. If the run is stopped, the cells measured so far are returned.
     """
     rows = [*tuned, *(replace(read_row(run, layer), own={}) for layer in interpolated)]
     default = default_config(run.templates[SAFE])
@@ -287,16 +287,16 @@ def build_matrix(
 
 
 def _top_configs(row: Row, serves: Callable[[Config], int]) -> tuple[Config, ...]:
-    """Return a layer's fastest few configs, and the nearly fastest configs that support the most layers."""
+    """Return a layer's fastest few configs, and the nearly fastest ones that support the most layers."""
     near = [config for config, time_us in row.own.items() if time_us <= NEAR * min(row.own.values())]
     wide = sorted(near, key=lambda config: -serves(config))  # stable: among equals, the faster config is first
     return tuple(dict.fromkeys([*list(row.own)[:FEW], *wide[:WIDE]]))
 
 
 def technique_configs(study: Study, rows: Sequence[Row]) -> dict[str, Config]:
-    """Find the config of each technique that the study's rules name.
+    """Find the config for each technique used in the study's rules.
 
-    The config is the one that supports the most layers; among equals, the fastest. Raises StudyError for a technique
+    This is the config that supports the most layers or, among equals, the fastest. Raises StudyError for a technique
     without a correct trial.
     """
     used = {side for rule in study.rules for side in (rule.below, rule.above)}

@@ -1,7 +1,7 @@
 """matrix -> dispatch: build plans from some of a matrix's layers, and compute their regret on each layer.
 
-Regret is measured on layers that the plan has not seen. Each layer is left out once, with the kernels that only this
-layer contributes, and the plan is built again from the other layers.
+Regret is measured on layers that the plan hasn't seen. Each layer is left out once, together with the kernels that only
+this layer contributes, and the plan is rebuilt from the other layers.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from autotune.problem import Layer, Problem
 from autotune.trial import Config
 
 EVIDENCE = 3
-"""The minimum number of left-out layers that can show that the default should come first."""
+"""How many left-out layers it takes to show that the default should come first."""
 UNIT = 1000
-"""Relative time, before squaring, of a kernel that is as fast as a layer's best kernel."""
+"""The relative time, before squaring, of a kernel as fast as a layer's best kernel."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A dispatcher for the layers of a matrix, in terms of positions in the matrix."""
+    """A dispatcher for a matrix's layers, in terms of positions in the matrix."""
 
     kernels: tuple[int, ...]
     """positions of the configs in the portfolio"""
@@ -78,7 +78,7 @@ class Making:
 def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     """Build a plan from some layers and the layers interpolated between them.
 
-    Configs that only other layers contribute are not considered.
+    Configs that only other layers contribute aren't considered.
     """
     known = with_interpolated(matrix, rows)
     kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
@@ -92,7 +92,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
-    """Return expected log regrets [rows, configs] on some layers, from their times and the times of similar configs."""
+    """Return expected log regrets [rows, configs] on some layers, from their times and those of similar configs."""
     own = np.eye(len(matrix.layers))[list(rows)]
     by = sorted({*suggested_configs(matrix, rows), *configs})
     return expected(matrix, own, near(matrix, rows), by, configs)
@@ -106,15 +106,15 @@ def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
 
 
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
-    """Return the weighted difference in microseconds within which two rules count as equal.
+    """Return the weighted difference, in microseconds, within which two rules count as equal.
 
-    The difference is the noise of a sum over the layers; `noise` is the noise of one time, as a fraction.
+    This is the noise of a sum over the layers; `noise` is that of a single time, as a fraction.
     """
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
 
 def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
-    """Name each kernel by its family and a number."""
+    """Name each kernel after its family, with a number."""
     seen: Counter[str] = Counter()
     names = []
     for config in configs:
@@ -124,7 +124,7 @@ def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, plan: Plan) -> Costs:
-    """Compute the costs of rules for a plan's kernels on the layers that the plan knows."""
+    """Compute what rules cost with a plan's kernels, on the layers that the plan knows."""
     here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
     return Costs(
@@ -138,9 +138,9 @@ def costs_of(matrix: Matrix, plan: Plan) -> Costs:
 
 
 def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
-    """Return expected times [rows, kernels] of the plan's kernels, then of the default.
+    """Return expected times [rows, kernels] of the plan's kernels, followed by the default.
 
-    An expected time is the relative time times the padded outputs.
+    An expected time is the relative time multiplied by the padded outputs.
     """
     powers = [item.power for item in plan.properties]
     similar = property_similarity(powers, matrix.values[list(rows)], matrix.values[list(plan.known)])
@@ -150,7 +150,7 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
-    """Return, for each of some layers, whether the layer is outside the range in which the plan's rule is trusted."""
+    """Return, for each of some layers, whether it is outside the range in which the plan's rule is trusted."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
     outside: Bools = np.any((values < least) | (values > most), axis=1)
@@ -158,7 +158,7 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
 
 
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
-    """Return the kernel to try first on each of some layers; the default where the rule is not trusted."""
+    """Return which kernel to try first on each of some layers, or the default where the rule isn't trusted."""
     names = [item.name for item in plan.properties]
     ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
@@ -170,7 +170,7 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Return the config that the plan chooses for each of some layers; -1 if no kernel supports the layer."""
+    """Return the config that the plan chooses for each of some layers, or -1 if no kernel supports it."""
     columns = (*plan.kernels, matrix.default)
     fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
     configs = []
@@ -181,7 +181,7 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
 
 
 def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
-    """Return, for each layer, the config that a plan of all other layers chooses; -1 if none supports the layer."""
+    """Return, for each layer, the config chosen by a plan of all other layers, or -1 if none supports it."""
     return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
 
 
@@ -191,7 +191,7 @@ def others(rows: Sequence[int], row: int) -> list[int]:
 
 
 def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
-    """Return the config that loses the least over some layers, with the default on layers that it does not support."""
+    """Return the config that loses the least over some layers, using the default on layers that it doesn't support."""
     eligible = (*suggested_configs(matrix, rows), matrix.default)
     losses = [lost_us(matrix, served(matrix, (config, matrix.default)))[list(rows)].sum() for config in eligible]
     return eligible[int(np.argmin(losses))]
@@ -200,7 +200,7 @@ def single_best(matrix: Matrix, rows: Sequence[int]) -> int:
 def nearest(matrix: Matrix, rows: Sequence[int], row: int) -> int:
     """Return the best config of the most similar layer whose config supports this layer.
 
-    If there is none, returns the default, or -1 if the default does not support this layer either.
+    If there is none, return the default, or -1 if that doesn't support this layer either.
     """
     problem = matrix.layers[row].problem
     for other in sorted(rows, key=lambda other: layer_distance(matrix.layers[other].problem, problem)):
@@ -220,7 +220,7 @@ def with_default_first(matrix: Matrix, rows: Sequence[int], plan: Plan, left_out
 
 
 def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tuple[float | None, ...]:
-    """Return the time of each layer with its config, in microseconds; None if the config does not support the layer."""
+    """Return each layer's time with its config in microseconds, or None if the config doesn't support it."""
     return tuple(
         None if config < 0 or not np.isfinite(matrix.times_us[row, config]) else float(matrix.times_us[row, config])
         for row, config in zip(rows, configs, strict=True)
@@ -237,8 +237,8 @@ def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Float
 def interpolated_layers(layers: Sequence[Layer], but: Sequence[Layer] = ()) -> tuple[Layer, ...]:
     """Return each shape at the geometric mean of every two neighbouring batch sizes.
 
-    Layers in `layers` and in `but` are left out. The count of an interpolated layer is the geometric mean of the counts
-    of its shape.
+    Layers in `layers` and in `but` are left out. An interpolated layer's count is the geometric mean of the counts of
+    its shape.
     """
     batches = sorted({layer.problem.runtime_size for layer in layers})
     middles = [round(geometric_mean(pair)) for pair in pairwise(batches)]

@@ -1,7 +1,7 @@
 """space -> dispatch: the conditions under which a config supports a problem, independent of its family and device.
 
 The conditions and their order are the same as in a search space: what the family supports, the family's constraints,
-and the device's limits. Parameters and device limits become constants, so that the problem is the only variable.
+and the device's limits. Parameters and device limits become constants, so that only the problem is variable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autotune.trial import Config, Value
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A derived value, if it has a name; otherwise a condition that the problem must meet, or a final value."""
+    """A derived value, if it has a name; otherwise, a condition that the problem must meet, or a final value."""
 
     text: str
     """an expression over the problem and the earlier derived values"""
@@ -36,18 +36,18 @@ def _all_busy() -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Predicate:
-    """The conditions under which a config supports a problem, and how much of the device then idles."""
+    """When a config supports a problem, and how much of the device is idle then."""
 
     steps: tuple[Step, ...]
     padded_outputs: tuple[Step, ...] = field(default_factory=_all_busy)
     """derived values, followed by the padded outputs: the outputs that the device could compute in the launch's time"""
 
     def holds(self, problem: Problem) -> bool:
-        """Whether the problem meets every condition."""
+        """Return whether the problem meets every condition."""
         return self.refusal(problem) is None
 
     def refusal(self, problem: Problem) -> str | None:
-        """Return the reason of the first condition that the problem breaks; None if there is none."""
+        """Return the reason of the first condition that the problem breaks, or None if it meets all of them."""
         names: dict[str, Value] = {**problem.names()}
         for step, bound in self._bound:
             value = bound.value(names)
@@ -79,9 +79,9 @@ def _bind(steps: tuple[Step, ...]) -> tuple[tuple[Step, Bound], ...]:
 
 
 def predicate(bound: BoundTemplate, config: Config) -> Predicate:
-    """Derive the predicate of a family's config on a device. The problem in `bound` does not matter.
+    """Derive the predicate of a family's config on a device. The problem in `bound` doesn't matter.
 
-    Raises TemplateError for a header whose conditions cannot be written in C++.
+    Raises TemplateError for a header whose conditions can't be written in C++.
     """
     template = bound.template
     known: dict[str, Value] = {**device_names(bound.device), **config.params}
@@ -128,7 +128,7 @@ def _used(steps: list[Step]) -> tuple[Step, ...]:
 
 
 def cpp_steps(steps: tuple[Step, ...]) -> tuple[tuple[Step, str], ...]:
-    """Return each step with its expression in C++. Raises TemplateError for an expression that C++ cannot express."""
+    """Return each step with its C++ expression. Raises TemplateError for an expression that C++ can't express."""
     natural: set[str] = set()
     texts = []
     for step in steps:

@@ -1,7 +1,7 @@
 """matrix -> dispatch: try rules, each as a trial of the set of layers: compile it, run its choices, and store it.
 
-The kernels that a rule chooses were verified and timed on the layers in other trials. The time of a rule is therefore
-the sum of these times, weighted by count.
+The kernels that a rule chooses were verified and timed on the layers in other trials, so the rule's time is the sum of
+theirs, weighted by count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXACT = "exact"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A rule that was tried, with the result."""
+    """A rule that was tried, and how it did."""
 
     rule: Rule
     total_us: float
@@ -82,10 +82,10 @@ class RuleTrials:
         return [self._try(rule, by, binary) for (rule, by), binary in zip(rules.items(), binaries, strict=True)]
 
     def decide(self, tried: Sequence[Tried], within_us: float) -> Tried:
-        """Return the simplest correct rule that loses at most `within_us` relative to the best rule.
+        """Return the simplest correct rule that loses at most `within_us` relative to the best one.
 
-        If the plan puts the default first, its own rule is used, because other rules are better only on the layers that
-        they were built from. Raises StudyError if no rule is correct.
+        If the plan puts the default first, its own rule is used, because other rules are better only on the layers from
+        which they were built. Raises StudyError if no rule is correct.
         """
         correct = {one.rule: one for one in tried if one.outcome == Outcome.CORRECT}
         if not correct:
@@ -106,14 +106,14 @@ class RuleTrials:
         )
 
     def _compiled(self, rule: Rule) -> Future[Binary] | None:
-        """Start compiling a rule; None if the rule's trial is known, or if this device compiles nothing."""
+        """Start compiling a rule, or return None if its trial is known or this device doesn't compile."""
         dispatcher, evaluator = self.dispatcher(rule), self.run_of.evaluator
         if not isinstance(evaluator, Chooser) or dispatcher.config() in self.known:
             return None
         return evaluator.build(dispatch_program(self.template, dispatcher))
 
     def _try(self, rule: Rule, proposed_by: str, binary: Future[Binary] | None) -> Tried:
-        """Return the stored trial of a rule, or verify the rule and store a new trial."""
+        """Return a rule's stored trial, or verify the rule and store a new one."""
         config = self.dispatcher(rule).config()
         total_us = self._total_us(rule, self.rows)
         trial = self.known.get(config)
@@ -133,9 +133,9 @@ class RuleTrials:
         return Tried(rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, proposed_by)
 
     def _verify(self, rule: Rule, binary: Future[Binary] | None) -> None:
-        """Compare a dispatcher's choices, and those of the compiled dispatcher, with the verified trials of each layer.
+        """Compare a dispatcher's choices, and those of the compiled dispatcher, with each layer's verified trials.
 
-        Raises Rejected with the reason `unverified` for a kernel that was not verified on its layer, `wrong_choice`, or
+        Raises Rejected with the reason `unverified` for a kernel that wasn't verified on its layer, `wrong_choice`, or
         the compiler's reason.
         """
         dispatcher, layers = self.dispatcher(rule), [self.matrix.layers[row] for row in self.rows]
@@ -152,7 +152,7 @@ class RuleTrials:
             _check_choices(self.run_of, dispatcher, binary.result(), layers)
 
     def _total_us(self, rule: Rule, rows: Sequence[int]) -> float:
-        """Return the total time of some layers with a rule's kernels, in microseconds, weighted by count."""
+        """Return the total time of some layers with a rule's kernels in microseconds, weighted by count."""
         here = list(rows)
         serving = np.full(len(self.matrix.layers), -1, dtype=np.int64)
         serving[here] = chosen(self.matrix, here, replace(self.plan, rule=rule))
@@ -160,7 +160,7 @@ class RuleTrials:
 
 
 def _portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: Config) -> PortfolioKernel:
-    """Make a kernel of a dispatcher, with a predicate for problems such as these."""
+    """Make one of a dispatcher's kernels, with a predicate for problems such as these."""
     study = run.study
     classes = {problem.dtype: study.admitted(problem) for problem in problems}
     admitted = classes.pop(problems[0].dtype)

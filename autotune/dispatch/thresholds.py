@@ -1,7 +1,7 @@
-"""matrix -> dispatch: the time that a rule loses over a set of layers, and the best threshold between kernels.
+"""matrix -> dispatch: how much time a rule loses over a set of layers, and the best threshold between kernels.
 
-The loss is time, weighted by count. It is not the number of layers that do not get their best kernel, so a threshold
-between two equally fast kernels has no effect.
+The loss is time, weighted by count, rather than the number of layers that don't get their best kernel. A threshold
+between two equally fast kernels therefore has no effect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Costs:
-    """The costs of rules for a set of layers."""
+    """What rules cost on a set of layers."""
 
     properties: tuple[str, ...]
     values: Ints
@@ -37,7 +37,7 @@ class Costs:
     """[layers, kernels]; expected time, by which kernels are ordered: relative time times padded outputs"""
 
     def of(self, rule: Rule) -> float:
-        """Return the weighted loss of a rule in microseconds."""
+        """Return a rule's weighted loss in microseconds."""
         if isinstance(rule, str):
             return float(self.lost_by(rule).sum())
         below = self.below(rule.property, rule.threshold)
@@ -63,7 +63,7 @@ def gaps_of(properties: Sequence[str], values: Ints) -> Iterator[tuple[str, int]
 
 
 def serving_kernels(first: str, kernels: Sequence[str], fits: Bools, times: Ints) -> Ints:
-    """Return the position of the kernel that serves each layer if `first` is tried first [layers]; -1 if none does.
+    """Return the position of the kernel that runs each layer if `first` is tried first [layers], or -1 if none does.
 
     `fits` and `times` are [layers, kernels]. For measured layers, `Dispatcher.choose` chooses the same kernels.
     """
@@ -76,12 +76,12 @@ def serving_kernels(first: str, kernels: Sequence[str], fits: Bools, times: Ints
 
 
 def between(low: int, high: int) -> int:
-    """Return the threshold between two neighbouring values: the middle of their logarithms, above the lower value."""
+    """Return the threshold between two neighbouring values: halfway between their logarithms, above the lower value."""
     return max(low + 1, min(high, round(math.sqrt(max(low, 0.5) * high))))
 
 
 def best_rule(costs: Costs) -> Rule:
-    """Return the rule that loses least: the best kernel to try first, or the best threshold between two kernels.
+    """Return the rule that loses the least: the best kernel to try first, or the best threshold between two kernels.
 
     A threshold is chosen only if it loses less than a single kernel, and a kernel is tried first only if that loses
     less than FASTEST.
@@ -104,9 +104,9 @@ def best_rule(costs: Costs) -> Rule:
 
 
 def simplest(costs: Costs, rules: Sequence[Rule], within_us: float) -> Rule:
-    """Return the simplest rule among those that lose at most `within_us` relative to the best rule.
+    """Return the simplest rule among those that lose at most `within_us` relative to the best one.
 
-    The simplest rule has the fewest ends and names the fewest kernels.
+    The simplest rule has the fewest ends and mentions the fewest kernels.
     """
     least = min(costs.of(rule) for rule in rules)
     near = [rule for rule in rules if costs.of(rule) <= least + within_us]

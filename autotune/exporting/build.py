@@ -1,4 +1,6 @@
-"""Build an exported folder from its files alone, in another folder: with nvcc, or for the CPU on the host device."""
+"""Build an exported folder from nothing but its files, in another folder: with nvcc, or for the CPU on the host
+device.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ _FOR_HOST = ("-O0", "-O1")  # for the host device: the self-test is as fast, and
 
 
 class BuildError(AutotuneError):
-    """An exported folder does not build."""
+    """An exported folder can't be built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Built:
 
 
 def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run: bool = True) -> Built:
-    """Compile the kernels with nvcc and the rest with a C++ compiler, without optimisation unless `run`.
+    """Compile the kernels with nvcc and the rest with a C++ compiler, without optimisation unless `run` is set.
 
     Raises BuildError with the first errors.
     """
@@ -70,8 +72,8 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
 def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCache | None = None) -> Built:
     """Build the library for the host device: each kernel as C++, and a libcuda.so.1 that runs kernels on the CPU.
 
-    Kernels and host-device libraries that are in the cache are not compiled again. Raises Rejected('compile',
-    ...) if a kernel uses something that the host device does not support.
+    Cached kernels and host-device libraries aren't compiled again. Raises Rejected('compile', ...) if a kernel uses
+    something that the host device doesn't support.
     """
 
     def compiled(kernel: SelectedKernel) -> None:
@@ -90,14 +92,14 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
 
 
 def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: SelectedKernel, temporary: Path) -> None:
-    """Compile a copy of a kernel, because nvcc passes the full path of the source, with links resolved, to a shell."""
+    """Compile a copy of a kernel, because nvcc passes the source's full path, with links resolved, to a shell."""
     name = f"{kernel.stem}.cu"
     shutil.copyfile(sources / name, temporary / name)
     _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # `./`, because the name may begin like an option
 
 
 def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
-    """Compile the kernels in parallel, as many at once as there are cores. Raises the first error."""
+    """Compile the kernels in parallel, one per core. Raises the first error."""
     with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(compiled, exported.served))
 
@@ -121,7 +123,7 @@ def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
 
 
 def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
-    """Compile a kernel; return its binary, or the reason why it does not compile."""
+    """Compile a kernel, and return its binary or the reason why that failed."""
     try:
         return compiled(kernel.source.program)
     except Rejected as rejected:
@@ -129,7 +131,9 @@ def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
 
 
 def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, cxx: Path) -> Path:
-    """Build the library of compiled kernels, all of one operation and one device, in a new folder; return its path."""
+    """Build the library from compiled kernels, all for one operation and one device, in a new folder; return
+    its path.
+    """
     exported = export_library([kernel for kernel, _ in kernels], into / "sources", (), self_test=False)
     for kernel, binary in kernels:
         (into / f"{kernel.stem}.fatbin").write_bytes(binary.image)
@@ -137,9 +141,9 @@ def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, c
 
 
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
-    """Run the self-test of these kernels, or of all kernels, in a separate process.
+    """Run the self-test for these kernels, or for all of them, in a separate process.
 
-    Returns whether the self-test passed, and its output.
+    Returns whether it passed, and its output.
     """
     try:
         done = subprocess.run(
@@ -160,7 +164,7 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str]
 
 
 def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, str]) -> Path:
-    """Build the library and its self-test; return the path of the library."""
+    """Build the library and its self-test, and return the library's path."""
     of_library, of_test = optimisations
     library = _library(exported, into, cxx, of_library)
     libraries = (f"-L{into}", f"-l{exported.operation.name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
@@ -170,7 +174,7 @@ def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, s
 
 
 def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Path:
-    """Build the shared library from the compiled kernels in a folder; return its path."""
+    """Build the shared library from the compiled kernels in a folder, and return its path."""
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
     own = ("-std=c++17", optimisation, "-fPIC", "-fvisibility=hidden", f"-Wa,-I,{into}")
@@ -188,7 +192,7 @@ def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Pa
 
 
 def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
-    """Run a compiler in a folder; its temporary files go into another one, which is removed even after a kill."""
+    """Run a compiler in a folder. Its temporary files go into another folder, which is removed even after a kill."""
     environ = {**clean(), "TMPDIR": str(temporary)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
@@ -202,6 +206,6 @@ def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
 def clean(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment without variables that configure Python or other settings of this process.
 
-    The remaining variables say where things are on this machine, and which GPU is the first.
+    What remains are variables that say where things are on this machine, and which GPU is the first.
     """
     return {name: environ[name] for name in _OF_THE_MACHINE if name in environ} | {"LC_ALL": "C"}

@@ -1,7 +1,7 @@
-"""Write an export: kernels, a C interface, a self-test, a benchmark, and the origin of each kernel.
+"""Write an export: kernels, a C interface, a self-test, a benchmark, and where each kernel comes from.
 
-The files depend only on the recorded trials, so the same kernels give the same bytes. The templates of files other
-than kernels are in `templates/export`.
+The files depend only on the recorded trials, so the same kernels give the same bytes. Templates for files other than
+kernels are in `templates/export`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
     *("driver.h", "selftest.cpp", "benchmark.cpp", "device.h", "stored.h"),
 )
-"""Files that are the same in every export of an operation. For operations other than conv2d, the operation's name
+"""Files that are the same in all of an operation's exports. For operations other than conv2d, the operation's name
 replaces `conv2d` in file names.
 """
 RENDERED = ("autotune_runtime.h", "operation.h", "kernels.cpp", "dispatch.h", "golden.h", "kernels.cmake", "README.md")
@@ -55,7 +55,7 @@ class Exported:
 
     @property
     def never_run(self) -> str:
-        """A line about kernels that were tuned on a device that runs no kernels; empty if there are none."""
+        """A line about kernels tuned on a device that doesn't run kernels, or "" if there are none."""
         found: dict[str, list[str]] = {}
         for kernel in self.served:
             device = kernel.origin.device
@@ -67,7 +67,7 @@ class Exported:
 
     @property
     def untuned(self) -> tuple[str, ...]:
-        """Names of the kernels that were chosen without ever running."""
+        """The kernels that were chosen without ever running, by name."""
         return tuple(kernel.name for kernel in self.served if kernel.origin.recorded is None)
 
 
@@ -108,13 +108,13 @@ def export_library(
 
 
 _NAME = re.compile(r"[\w-]+")
-"""Matches the name of a study or a layer, which becomes part of file names."""
+"""Matches a study's or layer's name, which becomes part of file names."""
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """Matches a C++ identifier."""
 
 
 def _check_names(kernel: SelectedKernel) -> None:
-    """Raise StoreError if a kernel's names cannot be used in file names, C++ and CMake."""
+    """Raise StoreError if a kernel's names can't be used in file names, C++ and CMake."""
     source, origin = kernel.source, kernel.origin
     for words in (origin.study, origin.layer, source.config.template):
         if not _NAME.fullmatch(words):
@@ -126,13 +126,13 @@ def _check_names(kernel: SelectedKernel) -> None:
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
-    """Return the architecture of the GPU on which the kernels were tuned, or of the device that replaced it."""
+    """Return the architecture of the GPU on which the kernels were tuned, or of the device used instead."""
     devices = [kernel.origin.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 
 
 def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, self_test: bool) -> dict[str, str]:
-    """Return name and content of every file of the library except the kernels and `provenance.json`."""
+    """Return the name and contents of each of the library's files except for the kernels and `provenance.json`."""
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
     view = operation_context(declared)
@@ -164,7 +164,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
 
 
 def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, object]:
-    """Return the content of `provenance.json`: the origin of each kernel."""
+    """Return the contents of `provenance.json`, which says where each kernel comes from."""
     kernels = []
     for kernel in served:
         source, origin = kernel.source, kernel.origin

@@ -19,7 +19,7 @@ from autotune.errors import StoreError, not_written
 
 PROVENANCE = "provenance.json"
 PROOF = "proof.txt"
-"""The results of building and testing the folder; not part of the export."""
+"""The results of building and testing the folder, which aren't part of the export."""
 _HASHES = "sha256"  # key in PROVENANCE of the table from file to hash
 
 
@@ -103,7 +103,7 @@ def _stage(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into a StoreError that names the file."""
+    """Turn an operating system error into a StoreError that mentions the file."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Compute the self-test's golden values: some outputs of a layer in double precision.
+"""Compute the self-test's golden values: some of a layer's outputs in double precision.
 
-The inputs are generated in the same way on every machine: `templates/export/selftest.cpp` makes the same data. The
-self-test computes outputs itself, all of them if that is quick, and compares them with the golden values.
+The inputs are generated in the same way on every machine, including by `templates/export/selftest.cpp`. The self-test
+computes outputs itself, all of them if that is quick, and compares them with the golden values.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """The test data of a kernel's shape, whatever run-time sizes it was tuned for."""
+    """The test data for a kernel's shape, whatever run-time sizes it was tuned for."""
 
     sizes: tuple[int, ...]
     """small run-time sizes that use every part of a kernel"""
@@ -67,11 +67,11 @@ class Golden:
 
 
 def golden(problem: Problem, seed: int) -> Golden:
-    """Compute the golden values of a problem's shape for several run-time sizes.
+    """Compute the golden values for a problem's shape at several run-time sizes.
 
     These are small sizes that use every part of a kernel, the smallest sizes, and a few others. If the operation's
-    reference is in C++, only convolutions have golden values, because this module implements a second reference for
-    them. Raises TemplateError if a reference in numpy fails.
+    reference is in C++, only convolutions have golden values, because this module contains a second reference for them.
+    Raises TemplateError if a NumPy reference fails.
     """
     few, least = self_test_problems(problem)
     more = tuple(each for each in _more_problems(problem, few, seed) if each not in (few, least))
@@ -105,10 +105,10 @@ def self_test_problems(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def _more_problems(problem: Problem, few: Problem, seed: int) -> tuple[Problem, ...]:
-    """Return the problem at further run-time sizes for which a CPU runs the kernel quickly.
+    """Return the problem at further run-time sizes for which a CPU can run the kernel quickly.
 
-    Each run-time size in turn is set to the largest of _SIXTEENS up to the tuned size, and to the tuned size. All tuned
-    sizes together, and random sizes below them, follow.
+    Each run-time size in turn is set to the largest of _SIXTEENS up to the tuned size, and to the tuned size. These are
+    followed by all tuned sizes together and random sizes below them.
     """
     found = []
     for place, tuned in enumerate(problem.runtime_sizes):
@@ -129,7 +129,7 @@ def _is_quick(problem: Problem) -> bool:
 def _first_valid(problem: Problem, place: int, least: int) -> Problem:
     """Return the problem with the smallest valid value of at least `least` for the run-time size at `place`.
 
-    The values that are tried are the next _NEXT_SIZES numbers, powers of two, and the size of the problem itself.
+    The next _NEXT_SIZES numbers, powers of two, and the problem's own size are tried.
     """
     most = problem.runtime_sizes[place]
     powers = (1 << power for power in range(least.bit_length(), most.bit_length()))
@@ -212,7 +212,7 @@ def _normal(seed: int, count: int) -> Doubles:
 
 
 def _indices(elements: int, most: int) -> npt.NDArray[np.int64]:
-    """Return the indices of the first and last output, and of others at regular distances."""
+    """Return the indices of the first and last output, and of others at regular intervals."""
     if elements <= most:
         return np.arange(elements)
     return np.unique(np.linspace(0, elements - 1, most).astype(np.int64))

@@ -1,4 +1,6 @@
-"""A kernel for an export: its origin, `.cu` file and compiler flags, and the choice among kernels for one problem."""
+"""A kernel for an export: where it comes from, its `.cu` file and compiler flags, and the choice among kernels for a
+problem.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from autotune.trial import ACCURACY_CLASSES
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a kernel: its layer and device, and how it was measured."""
+    """Where a kernel comes from: its layer and device, and how it was measured."""
 
     study: str
     layer: str
@@ -46,22 +48,21 @@ class Origin:
 
     @property
     def time_us(self) -> float:
-        """The measured time, or else the predicted time, in microseconds; 0 if both are unknown."""
+        """The measured or else the predicted time in microseconds, or 0 if neither is known."""
         return self.recorded.median_us if self.recorded else self.predicted_us or 0.0
 
 
 def recorded_origin(row: BestRow, floor_us: float | None) -> Origin:
-    """Return the origin of a recorded kernel."""
+    """Return where a recorded kernel comes from."""
     trial_row = row.row
     names = (row.study, row.layer.name, trial_row.device, trial_row.template_hash, row.timing.cache)
     return Origin(*names, recorded=row, floor_us=floor_us)
 
 
 def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -> str:
-    """Return the stem of a kernel's file name: the kernel's name and up to three suffixes.
+    """Return the stem of a kernel's file name: its name and up to three suffixes.
 
-    The suffixes are the accuracy class (unless it is fp32), `nondeterministic`, and the kind of a device that is not a
-    GPU.
+    These are the accuracy class (unless it is fp32), `nondeterministic`, and the kind of a device that isn't a GPU.
     """
     suffix = "" if accuracy == "fp32" else f".{accuracy}"
     if not deterministic:
@@ -72,12 +73,12 @@ def stem(name: str, device: DeviceInfo, accuracy: str, *, deterministic: bool) -
 
 
 def kernel_text(origin: Origin, source: KernelSource) -> str:
-    """Return the content of a kernel's file: the provenance as a comment, then the rendered source."""
+    """Return the contents of a kernel's file: the provenance as a comment, followed by the rendered source."""
     return f"{provenance(origin, source)}\n{source.program.text.strip()}\n"
 
 
 def never_run(device: DeviceInfo) -> str:
-    """Return the source of the times of a device that runs no kernels; empty for a device that runs kernels."""
+    """Return where the times of a device that doesn't run kernels come from, or "" for one that does."""
     if device.can.compile:
         return ""
     return "invented" if device.kind == "null" else "recorded elsewhere"
@@ -152,7 +153,7 @@ def _predicted(predicted_us: float) -> str:
 
 
 def _problem(problem: Problem) -> str:
-    """Describe a problem, beginning with the name of its operation."""
+    """Describe a problem, beginning with its operation's name."""
     return f"{CONV2D} {problem}" if problem.operation.name == CONV2D else str(problem)
 
 
@@ -214,11 +215,10 @@ class SelectedKernel:
 
 
 def serving(chosen: Iterable[SelectedKernel]) -> tuple[SelectedKernel, ...]:
-    """Choose one kernel for each problem: the fastest that the kernel's study admits. Problems keep the given order.
+    """Choose one kernel for each problem, the fastest that the kernel's study admits. Problems stay in order.
 
-    Deterministic kernels are preferred to others. Kernels timed with a cold cache are preferred to kernels timed with a
-    hot one, because their times are not comparable. If the study admits none of the kernels, the one with the strictest
-    accuracy class is chosen.
+    Deterministic kernels take precedence, and so do kernels timed with a cold cache, because times with a hot one
+    aren't comparable. If the study admits none of the kernels, the one with the strictest accuracy class is chosen.
     """
     best: dict[Problem, SelectedKernel] = {}
     for kernel in chosen:
@@ -235,7 +235,7 @@ def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
 
 DEPENDENT = "-DAUTOTUNE_DEPENDENT_LAUNCH"
 NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), DEPENDENT)
-"""Flags of nvcc for an exported kernel, whatever the architecture."""
+"""nvcc's flags for an exported kernel, whatever the architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 """Compute capabilities, times ten, for which nvcc 12 or 13 compiles."""
 

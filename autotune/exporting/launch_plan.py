@@ -1,4 +1,5 @@
-"""Plan a kernel's launches for any run-time sizes: fold everything else except the device into the family's header.
+"""Plan a kernel's launches for any run-time sizes by folding everything but these and the device into the family's
+header.
 
 `render` evaluates the same expressions for given sizes, so an exported library launches kernels as they were tuned.
 """
@@ -19,11 +20,9 @@ from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16
-"""Maximum number of stages of a plan, of kernels and constants of a program, and of arguments of a stage, as in
-`kernel.h`.
-"""
+"""How many stages a plan, kernels and constants a program, and arguments a stage can have, as in `kernel.h`."""
 MOST_MAPS = 7
-"""Maximum number of tensor maps of a kernel, as in `kernel.h`."""
+"""How many tensor maps a kernel can have, as in `kernel.h`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A stage's launch; sizes and conditions are C++ expressions."""
+    """A stage's launch, with sizes and conditions as C++ expressions."""
 
     entry: int
     """index into the program's entries"""
@@ -51,7 +50,7 @@ class PlanStage:
 
 @dataclass(frozen=True, slots=True)
 class PlanTensorMap:
-    """A tensor map; its numbers are C++ expressions."""
+    """A tensor map whose numbers are C++ expressions."""
 
     array: str
     data_type: str
@@ -67,7 +66,7 @@ class PlanTensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The launches of a kernel as C++ expressions of the run-time sizes and the device."""
+    """A kernel's launches as C++ expressions of the run-time sizes and the device."""
 
     locals: tuple[tuple[str, str], ...]
     """derived values that depend on the run-time sizes or the device, each before the values that use it"""
@@ -110,7 +109,7 @@ def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> Non
 
 
 def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
-    """Return the reason why a kernel's family does not support an architecture; empty if it does."""
+    """Return why a kernel's family doesn't support an architecture, or "" if it does."""
     other = BoundTemplate(bound.template, bound.problem, replace(bound.device, arch=arch))
     if not other.supported:
         return f"{bound.template.name} requires: {other.unmet}"
@@ -122,7 +121,7 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
 
 
 def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
-    """Plan the launches of a recorded kernel for any run-time sizes and device.
+    """Plan a recorded kernel's launches for any run-time sizes and device.
 
     Raises TemplateError if packed weights or the set of constants depend on a run-time size, if preparing weights takes
     the workspace, or if a number exceeds MOST.
@@ -166,7 +165,7 @@ class _Planner:
                 self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
-        """Write all parts as C++, derived values last, because only then it is known which ones are used."""
+        """Write all parts as C++. Derived values come last, because only then is it known which of them are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
             if self._runtime & self._follows_from(self._fold(expression)):
@@ -286,7 +285,7 @@ class _Planner:
 
 
 def _names(folded: Folded) -> frozenset[str]:
-    """Return the names that remain in a folded expression."""
+    """Return the names left in a folded expression."""
     return frozenset() if folded.value is not None else Expression(folded.text, "folded").names
 
 

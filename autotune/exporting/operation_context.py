@@ -1,4 +1,4 @@
-"""Write an operation's declaration in C++, for the templates of an export."""
+"""Write an operation's declaration in C++, for an export's templates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from autotune.operation.operation import Operation
 from autotune.operation.storage_types import TYPES
 
 MOST_AXES = 8
-"""Maximum number of axes of an array, as in the C interface's conv2d_array."""
+"""How many axes an array can have, as in the C interface's conv2d_array."""
 _FILES = ("kernels", "selftest", "benchmark", "dispatch", "golden", "operation")
 _TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", "rebuild_cache")
 _LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")
 NOT_EXPORTED = frozenset((*_FILES, *_TARGETS, *_LIBRARIES))
-"""Operation names that would collide with files, CMake targets or libraries of an export."""
+"""Operation names that would clash with an export's files, CMake targets or libraries."""
 _STATUSES = {
     *(status.name.lower() for status in Status),
     *("api", "abi_version", "alignment", "arguments", "image", "reference"),
@@ -35,7 +35,7 @@ _TYPES = frozenset(
         *("Samples", "Stored", "Taken", "Tensors", "Unevaluable", "Whole"),
     )
 )
-"""Names of the library's types, with which enumerations must not collide."""
+"""Names of the library's types, with which enumerations must not clash."""
 
 _PARAMETERS = ("handle", "arguments", "stream", "bytes", "sizes", "at")
 """Names of parameters of the functions that also take the run-time sizes."""
@@ -43,7 +43,7 @@ _C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 
 def operation_context(operation: Operation) -> dict[str, object]:
-    """Return an operation's values for the templates; expressions are in C++ and read a problem named `layer`.
+    """Return an operation's values for the templates. Expressions are in C++ and read a problem called `layer`.
 
     Raises StoreError for names that an export uses for something else.
     """
@@ -94,7 +94,7 @@ def operation_context(operation: Operation) -> dict[str, object]:
 
 
 def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
-    """Return the C name of each word, by enumeration; it contains the enumeration's name if the word is ambiguous."""
+    """Return each word's C name, by enumeration. It contains the enumeration's name if the word is ambiguous."""
     times = Counter(word for words in operation.words.values() for word in words)
     prefix = operation.name.upper()
 

@@ -1,6 +1,6 @@
 """Prove an exported folder: build the library from its files in fresh processes and run its self-test.
 
-On a CUDA device the library's kernels are also timed, interleaved with the tuner's own. The results are written to the
+On a CUDA device, the library's kernels are also timed, interleaved with the tuner's own. The results are written to the
 folder's `proof.txt`.
 """
 
@@ -43,7 +43,7 @@ class ProofFailed(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class LibraryTiming:
-    """A kernel of the library, timed interleaved with the tuner's own."""
+    """One of the library's kernels, timed interleaved with the tuner's own."""
 
     name: str
     own_us: tuple[float, ...]
@@ -77,7 +77,7 @@ def _span(us: Sequence[float]) -> str:
 
 
 def library_timing(name: str, timings: FinalsTimings) -> LibraryTiming:
-    """Compare the timings of a kernel in the tuner and in the library, each with weights at several addresses."""
+    """Compare a kernel's timings in the tuner and in the library, each with weights at several addresses."""
     own, library = timings.kernels, timings.libraries
     noise = noise_floor(own[0], timings.again) if timings.again else 0.0
     slowest = max(own, key=lambda timing: timing.median_us)
@@ -99,12 +99,12 @@ def prove(
 ) -> Iterator[str]:
     """Prove a folder on a CUDA device, or on the host if `evaluator` is a string that says why there is no device.
 
-    First the sanitizer checks the kernels for few images. `sanitizer` may be a string that says why there is none, and
-    `not_run` names the checks that do not run here. Yields the results line by line. `families` are the installed
-    families, so that messages can name lines of their files. `cache` has programs compiled for the CPU.
+    First, the sanitizer checks the kernels with few images. `sanitizer` may be a string that says why there is none,
+    and `not_run` lists checks that don't run here. Yields the results line by line. `families` are the installed
+    families, so that messages can refer to lines of their files. `cache` contains programs compiled for the CPU.
 
-    Raises ProofFailed, after writing the failure to the folder, if the library does not build, gives wrong results or
-    is too slow. Raises ToolchainError if there is no compiler, or if nothing can be built or run in the folder for
+    Raises ProofFailed, after writing the failure to the folder, if the library doesn't build, gives wrong results or is
+    too slow. Raises ToolchainError if there is no compiler, or if nothing can be built or run in the folder for
     temporary files.
     """
     lines: list[str] = []
@@ -139,9 +139,9 @@ def _say(exported: Exported, *lines: str) -> None:
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:
-    """Whether a device runs machine code for one of the export's architectures.
+    """Return whether a device runs machine code for one of the export's architectures.
 
-    The architecture must be of the device's generation and not newer than the device.
+    The architecture must be of the same generation as the device, and not newer.
     """
     return any(arch // 10 == info.arch // 10 and arch <= info.arch for arch in exported.archs)
 
@@ -149,7 +149,7 @@ def runs_on(exported: Exported, info: DeviceInfo) -> bool:
 def _sanitized(
     exported: Exported, sanitizer: Sanitizer | str, not_run: str, families: Mapping[str, KernelTemplate]
 ) -> Iterator[str]:
-    """Yield the result of each check of each kernel. Raises ProofFailed for findings other than known false alarms."""
+    """Yield the result of each check of each kernel. Raises ProofFailed for findings that aren't known false alarms."""
     if isinstance(sanitizer, str):
         yield f"not checked for few images: {sanitizer}"
     else:
@@ -227,7 +227,7 @@ def _on_cuda(
 
 
 def _timed(kernel: SelectedKernel, built: Built, evaluator: DeviceEvaluator) -> LibraryTiming:
-    """Verify a kernel of the library for the tuned sizes, and time it interleaved with the tuner's own kernel."""
+    """Verify one of the library's kernels for the tuned sizes, and time it interleaved with the tuner's own."""
     compiled = evaluator.compile(kernel.source)
     evaluator.begin_layer(kernel.problem)
     try:

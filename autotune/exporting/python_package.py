@@ -1,4 +1,4 @@
-"""The Python package of an export: the runtime, and for operations of networks also the conversion of networks."""
+"""An export's Python package: the runtime and, for operations used in networks, the conversion of networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY_OPERATION = (
     *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
     *("torch_call.py", "torch_operator.py", "torch_runtime.py"),
 )
-"""Modules of the package that are the same for all operations; each export adds a `declared.py` with its operation's
+"""Modules of the package that are the same for all operations. Each export adds a `declared.py` with its operation's
 declaration.
 """
 _OF_NETWORKS = """\
@@ -34,29 +34,29 @@ From Python, with the folder `python` on the path, use:
 - `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel"""
 
 RUNTIME = "autotune_runtime"
-"""Name of the package and the header in exports of conv2d; for another operation the name is autotune_NAME."""
+"""What the package and the header are called in exports of conv2d. For other operations, this is autotune_NAME."""
 _OLD_NAMES = {
     "autotune_conv2d.h": f"/* This header is now called {RUNTIME}.h; the next version removes the old name. */\n"
     f'#include "{RUNTIME}.h"\n',
     "python/autotune_conv2d.py": f'raise ImportError("autotune_conv2d is now called {RUNTIME}: import {RUNTIME}")\n',
 }
-"""Files for compatibility, by path; to be removed one version after the rename."""
+"""Files for compatibility, by path, to be removed one version after the rename."""
 
 
 def named(text: str, declared: Operation) -> str:
-    """Replace conv2d by the operation's name in a text of the export's templates."""
+    """Replace conv2d with the operation's name in a text from the export's templates."""
     if declared.name != CONV2D:
         text = text.replace(RUNTIME, f"autotune_{declared.name}")
     return text.replace(CONV2D, declared.name).replace(CONV2D.upper(), declared.name.upper())
 
 
 def text_of(path: Path) -> str:
-    """Read a file of the export's templates. Raises StoreError if it cannot be read."""
+    """Read one of the export's templates. Raises StoreError if it can't be read."""
     return read_text(path, StoreError)
 
 
 def package_texts(declared: Operation) -> dict[str, str]:
-    """Return the package's files: path to content."""
+    """Return the package's files, from path to contents."""
     package = Path(autotune_runtime.__file__).parent
     into = f"python/{named(package.name, declared)}"
     names: Iterable[str] = ANY_OPERATION
@@ -69,7 +69,9 @@ def package_texts(declared: Operation) -> dict[str, str]:
 
 
 def _declared(declared: Operation) -> str:
-    """Write the package's `declared.py`; for an operation of networks it also declares the other such operations."""
+    """Write the package's `declared.py`. For an operation used in networks, it declares all other such
+    operations too.
+    """
     imported, interfaces = "", "(INTERFACE,)"
     if declared.name in OF_NETWORKS:
         imported = "from .network_interfaces import NETWORK_INTERFACES\n"
@@ -84,5 +86,5 @@ INTERFACES = {interfaces}
 
 
 def package_words(declared: Operation) -> str:
-    """Return the part of the exported README about the package."""
+    """Return the exported README's section about the package."""
     return named(_OF_NETWORKS if declared.name in OF_NETWORKS else _OF_ANY, declared)

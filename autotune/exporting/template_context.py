@@ -1,4 +1,4 @@
-"""Convert kernels to the values that the templates of `templates/export` need, and order kernels of one shape."""
+"""Convert kernels to the values that the templates in `templates/export` need, and order kernels for one shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autotune.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """The values of a kernel for the templates."""
+    """A kernel's values for the templates."""
 
     identifier: str
     name: str
@@ -101,7 +101,9 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
 
 
 def waits_itself(source: KernelSource) -> bool:
-    """Whether a pass is a single kernel that may start before preceding ones have ended (see `_ptx_dependent.cuh`)."""
+    """Return whether a pass is a single kernel that may start before preceding ones have ended (see
+    `_ptx_dependent.cuh`).
+    """
     return "begin_dependent();" in source.program.text and len(source.stages) == 1
 
 
@@ -114,7 +116,7 @@ def _initialisers(problem: Problem) -> tuple[str, ...]:
 
 
 def _least_arch(kernel: SelectedKernel) -> int:
-    """Return the oldest architecture that the kernel's family supports."""
+    """Return the oldest architecture supported by the kernel's family."""
     admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
     return next(admitted, kernel.origin.device.arch)
 
@@ -143,7 +145,7 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels of a shape, ordered by the product of the run-time sizes for which they were tuned."""
+    """One of the kernels for a shape, ordered by the product of the run-time sizes for which they were tuned."""
 
     kernel: KernelContext
     threshold: str
@@ -155,7 +157,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The choice among the kernels of one shape of layer."""
+    """The choice among the kernels for one layer shape."""
 
     sides: tuple[Side, ...]
     others: str
@@ -184,7 +186,7 @@ def _units(view: KernelContext) -> int:
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
-    """Return C++ names for these names, distinct from each other and from names of the language and the library."""
+    """Return C++ names for these names that are distinct from each other and from the language's and the library's."""
     found: list[str] = []
     for name in names:
         base = "tuned_" + re.sub(r"\W", "_", name, flags=re.ASCII)

@@ -1,1 +1,1 @@
-"""The language of whole numbers in which operations and families are declared."""
+"""The language of integers in which operations and families are declared."""

@@ -1,9 +1,9 @@
-"""Expressions of a template's header: parsed once as Jinja expressions, compiled to plain closures.
+"""Expressions in a template's header, parsed once as Jinja expressions and compiled to plain closures.
 
-A Jinja call costs about 9 us and a space has 100,000 configs. So `Expression.bind` folds in the known values (of the
-problem and the device), and the rest of the parsed tree becomes nested Python closures: one that evaluates a single
-config, and one that evaluates columns of many configs at once. Only a whitelist of nodes is allowed: no attributes
-except `device.NAME`, no subscripts, no calls except FUNCTIONS.
+A Jinja call costs about 9 us, and a space has 100,000 configs. `Expression.bind` therefore folds in the values known
+from the problem and the device, and the rest of the parsed tree becomes nested Python closures: one that evaluates a
+single config, and one that evaluates columns of many configs at once. Only a whitelist of nodes is allowed: no
+attributes except `device.NAME`, no subscripts, no calls except FUNCTIONS.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """`or` (stops at true) or `and` (stops at false): the second value is evaluated only if it decides."""
+    """`or` (stops at true) or `and` (stops at false). The second value is evaluated only if it decides."""
 
     stops_at: bool
     left: Tree
@@ -72,7 +72,7 @@ class Logic:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One subtree or another; only the chosen one is evaluated."""
+    """One subtree or another, of which only the chosen one is evaluated."""
 
     test: Tree
     then: Tree
@@ -96,7 +96,7 @@ class _Unsupported(Exception):
 
 
 def _fold(node: nodes.Expr, known: Names) -> Tree:
-    """Fold everything that `known` determines into a parsed expression."""
+    """Fold everything in a parsed expression that `known` determines."""
     match node:
         case nodes.Const():
             return Known(node.value)
@@ -137,7 +137,7 @@ def _fold(node: nodes.Expr, known: Names) -> Tree:
 
 
 def apply(operation: str, *arguments: Tree) -> Tree:
-    """Apply an operation to subtrees; fold the result if their values are known."""
+    """Apply an operation to subtrees, folding the result if their values are known."""
     if all(isinstance(argument, Known) for argument in arguments):
         values = [argument.value for argument in arguments if isinstance(argument, Known)]
         try:
@@ -148,7 +148,7 @@ def apply(operation: str, *arguments: Tree) -> Tree:
 
 
 def words_of(tree: Tree) -> Iterator[str]:
-    """Yield the words that a tree may evaluate to, as far as they are literals in the tree."""
+    """Yield the words to which a tree may evaluate, as far as they are literals in it."""
     match tree:
         case Known(str(word)):
             yield word
@@ -164,7 +164,7 @@ def _logic(stops_at: bool, left: Tree, right: Tree) -> Tree:  # noqa: FBT001 - `
 
 
 def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
-    """Fold a comparison; a chain `a < b < c` becomes `a < b and b < c`."""
+    """Fold a comparison. A chain `a < b < c` becomes `a < b and b < c`."""
     left, links = _fold(node.expr, known), []
     for operand in node.ops:
         right = _fold(operand.expr, known)
@@ -174,7 +174,7 @@ def _fold_compare(node: nodes.Compare, known: Names) -> Tree:
 
 
 def _closure(tree: Tree) -> _Closure:
-    """Compile a tree to a function from one config's values by name to the value of the tree."""
+    """Compile a tree to a function from a config's values, by name, to the tree's value."""
     match tree:
         case Known(value):
             return lambda _: value
@@ -203,10 +203,10 @@ def _closure(tree: Tree) -> _Closure:
 
 
 def _column_closure(tree: Tree) -> _ColumnClosure:
-    """Compile a tree to a function from the columns of many configs to the tree's value for each config.
+    """Compile a tree to a function from the columns of many configs to the tree's value for each of them.
 
-    A branch is evaluated only for the rows that take it. The function raises if evaluating a single row would
-    raise, and if a column cannot hold the values exactly.
+    A branch is evaluated only for the rows that take it. The function raises if evaluating a single row would raise,
+    and if a column can't hold the values exactly.
     """
     from autotune.expressions.vectorized import OPERATIONS, chosen, of_rows, truth  # imports numpy, often unneeded
 
@@ -255,7 +255,7 @@ def _names_in(node: nodes.Node) -> set[str]:
 
 
 class Bound:
-    """An expression with the values of some names folded in; its methods take the values of the others."""
+    """An expression with some names' values folded in. Its methods take the values of the others."""
 
     def __init__(self, expression: Expression, tree: Tree) -> None:
         self._expression = expression
@@ -298,7 +298,7 @@ class Bound:
         return value
 
     def any(self, names: Names) -> Evaluated:
-        """Evaluate to a value of any kind. Raises TemplateError if the evaluation fails."""
+        """Evaluate to a value of any kind. Raises TemplateError if that fails."""
         try:
             return self._closure(names)
         except KeyError as error:
@@ -307,7 +307,7 @@ class Bound:
             raise self._expression.error(f"raises {type(error).__name__}: {error}") from None
 
     def column(self, columns: Columns) -> Column:
-        """Evaluate every row of some columns to an int or bool. Raises TemplateError if evaluating a row does."""
+        """Evaluate every row of some columns to an int or bool. Raises TemplateError if a row does."""
         import numpy as np
 
         from autotune.expressions.vectorized import column_of, filled
@@ -321,7 +321,7 @@ class Bound:
 
 @functools.lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
-    """Parse an expression; return its tree, which must not be changed, and the names in it.
+    """Parse an expression, and return its tree, which must not be changed, and its names.
 
     The result is cached, because layers share families. Raises TemplateSyntaxError or _Unsupported.
     """
@@ -336,7 +336,7 @@ def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
 
 
 class Expression:
-    """One parsed expression. `where` is the path and dotted key that error messages name."""
+    """A parsed expression. `where` is the path and dotted key for error messages."""
 
     __slots__ = ("_node", "names", "text", "where")
 
@@ -352,7 +352,7 @@ class Expression:
             raise self.error(str(error)) from None
 
     def compared(self) -> Iterator[tuple[str, str]]:
-        """Yield each pair of a name and a word that the expression compares."""
+        """Yield each pair of a name and a word that are compared in the expression."""
         for compare in (self._node, *self._node.find_all(nodes.Compare)):
             if isinstance(compare, nodes.Compare) and isinstance(compare.expr, nodes.Name):
                 for operand in compare.ops:
@@ -361,7 +361,7 @@ class Expression:
                             yield compare.expr.name, const.value
 
     def folded(self, known: Names) -> Tree:
-        """Return the tree with everything that `known` determines folded in."""
+        """Return the tree, folding in everything that `known` determines."""
         return _fold(self._node, known)
 
     def bind(self, known: Names) -> Bound:
@@ -369,5 +369,5 @@ class Expression:
         return Bound(self, self.folded(known))
 
     def error(self, what: str) -> TemplateError:
-        """Return a TemplateError that names this expression and its key."""
+        """Return a TemplateError with this expression and its key."""
         return TemplateError(f"{self.where}: expression {shortened(self.text, _SHOWN)!r} {shortened(what, _SHOWN)}")

@@ -1,4 +1,6 @@
-"""The functions of header expressions for the values of one config; `vectorized` implements them for many configs."""
+"""The functions that header expressions can call, for a single config. `vectorized` implements them for many
+configs.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
     order. Place i is at i % extent * distance of the first of `places`, plus the offset of place i // extent in the
     rest of `places`; a third number limits the offset. If there are more than 65,536 places, the first 65,536 represent
     all of them. Raises ValueError if `places` is empty, if one has neither two nor three numbers, or an extent below 0,
-    if there are no threads, or if an access cannot be `width` bytes wide.
+    if there are no threads, or if an access can't be `width` bytes wide.
 
-    A warp's access of 8 bytes is split into two halves, and an access of 16 bytes into four quarters; each half or
-    quarter takes at least one pass.
+    A warp's access of 8 bytes is split into two halves, and one of 16 bytes into four quarters. Each of these takes at
+    least one pass.
     """
     import numpy as np  # imported here, because the other functions do not need it
 
@@ -73,12 +75,12 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def is_pow2(value: int) -> bool:
-    """Whether a value is a power of two: 1, 2, 4, 8, ..."""
+    """Return whether a value is a power of two: 1, 2, 4, 8, ..."""
     return value > 0 and value & (value - 1) == 0
 
 
 def max_registers(warps: int) -> int:
-    """Return the maximum number of registers per thread with this many resident warps on a multiprocessor.
+    """Return how many registers a thread can have at most if this many warps are resident on a multiprocessor.
 
     A multiprocessor has 65,536 registers. Warps are counted in multiples of 4 and registers in multiples of 8; a thread
     has at most 255 (CUDA C++ Programming Guide, compute capabilities 7.5 to 12.0).

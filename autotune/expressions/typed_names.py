@@ -1,4 +1,4 @@
-"""Read expressions from the tables of a file, checking that their names and words are declared."""
+"""Read expressions from a file's tables, checking that their names and words are declared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.toml_table import Table, did_you_mean
 
 
 def never_words(expression: Expression, words: Mapping[str, Sequence[str]]) -> str:
-    """Return the error if an expression compares an enumeration with a word that is not in it; otherwise empty."""
+    """Return the error if an expression compares an enumeration with a word that it doesn't contain, or else ""."""
     if "'" not in expression.text and '"' not in expression.text:
         return ""
     for name, word in expression.compared():
@@ -32,7 +32,7 @@ def number_names(numbers: Set[str], derived: Iterable[tuple[str, Expression]]) -
 
 
 def no_condition(expression: Expression, numbers: Set[str]) -> str:
-    """Return the error if a condition yields a number, where any number but 0 would count as true; otherwise empty."""
+    """Return the error if a condition yields a number, which would be true unless it is 0, or else ""."""
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)
@@ -40,7 +40,7 @@ def no_condition(expression: Expression, numbers: Set[str]) -> str:
 
 
 def _is_number(tree: Tree, numbers: Set[str]) -> bool:
-    """Whether an expression yields a number, as far as its form shows."""
+    """Return whether an expression yields a number, as far as its form tells."""
     match tree:
         case Known(value):
             return isinstance(value, int) and not isinstance(value, bool)
@@ -59,10 +59,10 @@ _ARITHMETIC = frozenset(("+", "-", "*", "//", "%", "**", "neg", *FUNCTIONS)) - {
 def expression_of(
     table: Table, key: str, value: object, known: Set[str], words: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> Expression:
-    """Parse the expression at a key of a table; the value may also be an integer or a boolean.
+    """Parse the expression at one of a table's keys, where an integer or a boolean is fine too.
 
     Raises the table's error for any other value, for an unknown name, and for comparing one of `words` with a word that
-    is not among its values.
+    isn't among its values.
     """
     text = str(value).lower() if isinstance(value, bool | int) else value
     if not isinstance(text, str):

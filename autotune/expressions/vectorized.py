@@ -1,8 +1,8 @@
-"""Evaluate expressions for many configs at once: a column holds one value per config.
+"""Evaluate expressions for many configs at once, in columns with one value per config.
 
-A space has up to millions of partial configs. Evaluating them one by one takes seconds; evaluating columns takes a
-tenth of the time. The functions of this module raise if a column cannot hold the values exactly, or if a row has an
-error; the caller then evaluates row by row.
+A space has up to millions of partial configs. Evaluating them one at a time takes seconds, and evaluating columns a
+tenth of that. This module's functions raise if a column can't hold the values exactly, or if a row has an error; the
+caller then evaluates row by row.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from autotune.trial import Value
 Column = npt.NDArray[np.generic]
 """Bools, 64-bit integers or words; objects if an integer is too large or the kinds are mixed."""
 Operand = Column | Value | tuple["Operand", ...]
-"""A column, or one value for all rows."""
+"""A column, or a single value for all rows."""
 Mask = npt.NDArray[np.bool_]
 
 LARGEST = 2**53
-"""Largest product, chosen so that a sum of a thousand products fits into 64 bits."""
+"""The largest product, chosen so that a sum of a thousand products fits into 64 bits."""
 
 
 class Columns:
@@ -55,7 +55,7 @@ class Columns:
         return name in self._own or (self._parent is not None and name in self._parent)
 
     def take(self, rows: npt.NDArray[np.intp]) -> Columns:
-        """Select some rows of all columns; each column is gathered when it is first read."""
+        """Select some rows of all columns. Each column is gathered when it is first read."""
         return Columns({}, len(rows), self, rows)
 
     def where(self, mask: Mask) -> Columns:
@@ -68,14 +68,14 @@ class Columns:
 
 
 def column_of(values: Sequence[Value]) -> Column:
-    """Make a column of values; its elements are objects if no other type holds the values exactly."""
+    """Make a column of values. If no other type holds them exactly, its elements are objects."""
     kinds = {type(value) for value in values}
     exact = len(kinds) == 1 and not (kinds == {int} and max(map(abs, map(int, values))) > LARGEST)
     return np.array(values, dtype=None if exact else object)
 
 
 def filled(value: Operand, size: int) -> Column:
-    """Return an operand as a column of this size; a single value is repeated for all rows."""
+    """Return an operand as a column of this size, repeating a single value for all rows."""
     if isinstance(value, tuple):
         raise TypeError("a list is no value")
     return np.broadcast_to(np.asarray(value), (size,))
@@ -101,7 +101,7 @@ def chosen(
     yes: Callable[[Columns], Operand],
     no: Callable[[Columns], Operand],
 ) -> Operand:
-    """Return the results of `yes` for the rows where a mask is true, and of `no` for the other rows."""
+    """Return the results of `yes` for the rows where a mask is true, and those of `no` for the others."""
     if not isinstance(mask, np.ndarray):
         return yes(columns) if mask else no(columns)
     if mask.all():
@@ -112,7 +112,7 @@ def chosen(
 
 
 def _merged(mask: Mask, yes: Operand, no: Operand) -> Column:
-    """Merge two operands into a column: `yes` fills, in order, the rows where a mask is true, `no` the others."""
+    """Merge two operands into a column: `yes` fills, in order, the rows where a mask is true, and `no` the others."""
     parts = filled(yes, int(mask.sum())), filled(no, int((~mask).sum()))
     if (parts[0].dtype.kind == "U") != (parts[1].dtype.kind == "U"):
         raise TypeError("words and numbers in one column")
@@ -161,7 +161,7 @@ def _greatest(*values: Operand) -> Column:
 
 
 def _plain(value: Operand) -> Column:
-    """Convert an operand to words or numbers. Raises TypeError for other operands, which are evaluated row by row."""
+    """Convert an operand to words or numbers. Raises TypeError for others, which are evaluated row by row."""
     column = np.asarray(None if isinstance(value, tuple) else value)
     if column.dtype.kind not in "biU":
         raise TypeError("lists and objects go row by row")

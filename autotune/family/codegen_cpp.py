@@ -1,7 +1,7 @@
 """Write a header's expression, with parameters and device as constants, as text for people and as C++.
 
-In C++ a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, so
-that C++ does not compute it in 32 bits.
+In C++, a problem's size is a member of `layer`, a header's function is a function, and a number is a `Whole`, so that
+C++ doesn't compute it in 32 bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_IN_CPP = ("**", "bank_conflicts")
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What folding leaves of an expression: the value if it is known, and the text in a header and in C++."""
+    """What is left of an expression after folding: its value if known, and its text in a header and in C++."""
 
     text: str
     cpp: str
@@ -37,16 +37,16 @@ class Folded:
 def fold(
     expression: Expression, known: Mapping[str, Value], declared: Operation, natural: frozenset[str] = frozenset()
 ) -> Folded:
-    """Fold the constants of an expression about a problem of an operation.
+    """Fold the constants in an expression about one of an operation's problems.
 
     `natural` lists unknown names whose values are never negative, in addition to the problem's sizes. Raises
-    TemplateError for a part that C++ cannot express: a power, bank conflicts, or a list that depends on the problem.
+    TemplateError for anything that C++ can't express: a power, bank conflicts, or a list that depends on the problem.
     """
     return _Writer(expression, declared, natural | declared.numbers).write(expression.folded(known))
 
 
 def _constant(value: Evaluated, kind: str = "") -> Folded:
-    """Write a value; `kind` names the enumeration of a word, and is empty for a word that C++ does not know."""
+    """Write a value. `kind` is a word's enumeration, or "" if C++ doesn't know the word."""
     if isinstance(value, bool):
         return Folded(str(value).lower(), str(value).lower(), value, natural=True, plain=True)
     if isinstance(value, int):
@@ -58,7 +58,9 @@ def _constant(value: Evaluated, kind: str = "") -> Folded:
 
 
 def _cpp_name(name: str, declared: Operation) -> str:
-    """Translate a name: a problem's field becomes a member, a value derived from fields a method; other names stay."""
+    """Translate a name. A problem's field becomes a member and a value derived from fields a method; other
+    names stay.
+    """
     if name not in declared.names:
         return name
     methods = (*(part.name for part in declared.parts), *(derived for derived, _ in declared.derived))
@@ -66,7 +68,7 @@ def _cpp_name(name: str, declared: Operation) -> str:
 
 
 class _Writer:
-    """Writes the tree of one expression."""
+    """Writes an expression's tree."""
 
     def __init__(self, expression: Expression, declared: Operation, natural: frozenset[str]) -> None:
         self.expression, self.declared, self.natural = expression, declared, natural
@@ -107,7 +109,7 @@ class _Writer:
                 raise self.expression.error("has a part that C++ cannot express")
 
     def kind(self, *sides: Tree) -> str:
-        """Return the enumeration of the words in a comparison; empty for numbers."""
+        """Return the enumeration of the words in a comparison, or "" for numbers."""
         words = self.declared.enumerations
         return next((side.name for side in sides if isinstance(side, Name) and side.name in words), "")
 
@@ -201,5 +203,5 @@ def _called(name: str, arguments: list[Folded]) -> Folded:
 
 
 def _held(text: str, part: Folded, binds: int) -> str:
-    """Return the text of a part, in parentheses if the part's precedence is too low."""
+    """Return a part's text, in parentheses if its precedence is too low."""
     return text if part.binds >= binds else f"({text})"

@@ -1,7 +1,7 @@
-"""template -> space: find the rows of value indices that break no rule.
+"""template -> space: find the rows of value indices that don't break any rule.
 
-Parameters are nested in the header's order. Each rule is checked at the first depth where all values that it needs are
-known, so a subtree without feasible configs is never entered. Many rows are processed together, as columns.
+Parameters are nested in the header's order. Each rule is checked at the first depth where everything that it needs is
+known, so subtrees without feasible configs are never entered. Many rows are processed together, as columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autotune.family.template import Param
 from autotune.trial import Value
 
 Rows = npt.NDArray[np.int16]
-"""Value indices of configs, or of the first parameters of configs [rows, parameters]."""
+"""Value indices of configs, or of their first parameters [rows, parameters]."""
 
 CHUNK = 1 << 15  # rows processed together, which bounds the memory
 LEAST_CHUNK = 1 << 9  # rows processed together if only the first feasible row is wanted
@@ -28,7 +28,7 @@ _POSITION = ""  # key of the column with the rows' positions
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition into which all values except the parameters are folded."""
+    """A condition with everything but the parameters folded in."""
 
     reason: str
     kind: str
@@ -51,7 +51,7 @@ class Rule:
         return value <= self.limit if self.limit is not None else bool(value)
 
     def violated(self, names: Mapping[str, Value]) -> str:
-        """Return the error; empty if the rule holds."""
+        """Return the error, or "" if the rule holds."""
         if self.limit is None:
             return "" if self.holds.integer(names) else self.reason
         value = self.holds.integer(names)
@@ -66,7 +66,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The derived values and rules that become known when one more parameter has its value."""
+    """The derived values and rules that become known when one more parameter gets its value."""
 
     before: list[Rule] = field(default_factory=list)
     """rules that need no derived value of this level; they are checked first and guard the derived expressions"""
@@ -74,7 +74,7 @@ class Level:
     after: list[Rule] = field(default_factory=list)
 
     def broken(self, names: dict[str, Value]) -> Rule | None:
-        """Compute the derived values into `names` and return the first rule that does not hold."""
+        """Compute the derived values into `names`, and return the first rule that doesn't hold."""
         for rule in self.before:
             if not rule.met(names):
                 return rule
@@ -86,7 +86,7 @@ class Level:
         return None
 
     def kept(self, columns: Columns) -> Columns:
-        """Select the rows that break no rule, with the derived values in additional columns."""
+        """Select the rows that don't break any rule, with the derived values in additional columns."""
         for rule in self.before:
             columns = rule.kept(columns)
         for name, bound in self.derived:
@@ -97,7 +97,7 @@ class Level:
 
 
 class Tree:
-    """The partial configs of a family, with a level for each parameter."""
+    """A family's partial configs, with a level for each parameter."""
 
     def __init__(self, levels: Sequence[Level], params: Sequence[Param]) -> None:
         self._levels, self._params = levels, params
@@ -112,9 +112,9 @@ class Tree:
         """the names that later levels use"""
 
     def feasible(self, *, most: int, visits: int) -> tuple[Rows, bool]:
-        """Return feasible rows in lexicographic order, and whether these are all feasible rows.
+        """Return feasible rows in lexicographic order, and whether these are all of them.
 
-        The search stops at more than `most` rows, or after about `visits` partial configs.
+        The search stops once it has found more than `most` rows, or after about `visits` partial configs.
         """
         width, chunk = len(self._params), min(CHUNK, LEAST_CHUNK * (1 + most))
         parts, count, visited = [self._no_rows], 0, 1
@@ -140,10 +140,10 @@ class Tree:
         return np.concatenate(parts), not waiting and count <= most
 
     def sampled(self, rng: np.random.Generator, *, most: int, visits: int) -> Rows:
-        """Draw up to `most` distinct feasible rows at random; return them in lexicographic order.
+        """Draw up to `most` distinct feasible rows at random, and return them in lexicographic order.
 
-        A path draws each parameter's value, with equal probability, from the values that break no rule. It ends if
-        there is no such value. The search stops after about `visits` partial configs.
+        A path draws each parameter's value with equal probability from those that don't break any rule, and ends if
+        there are none. The search stops after about `visits` partial configs.
         """
         parts, count = [self._no_rows], 0
         while count < most and visits > 0:
@@ -177,7 +177,9 @@ class Tree:
         return np.column_stack([rows[parent], values]), columns
 
     def _kept(self, depth: int, columns: Columns) -> tuple[npt.NDArray[np.intp], Columns]:
-        """Return positions of partial configs that break no rule of a level, and the columns that later levels need."""
+        """Return the positions of partial configs that don't break any of a level's rules, and the columns that later
+        levels need.
+        """
         columns[_POSITION] = np.arange(columns.size)
         kept = self._levels[depth].kept(columns)
         needed = {name: kept[name] for name in self._needed[depth] if name in kept}

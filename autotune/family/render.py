@@ -1,4 +1,4 @@
-"""space -> render: turn one config of a family into a `KernelSource`: the text to compile and the launches."""
+"""space -> render: turn one of a family's configs into a `KernelSource`: the text to compile and the launches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _LARGEST = 2**53  # limit of the results database
 
 
 def render(bound: BoundTemplate, config: Config) -> KernelSource:
-    """Render the source of one config.
+    """Render a config's source.
 
-    Raises Rejected('invalid_config', ...) if the config breaks a rule of the space, TemplateError if the body fails.
+    Raises Rejected('invalid_config', ...) if the config breaks one of the space's rules, and TemplateError if the body
+    fails.
     """
     names = bound.check(config)
     template = bound.template
@@ -39,13 +40,13 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 
 
 def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
-    """Evaluate the launches and sizes of a rendered program again for the run-time sizes of `bound`.
+    """Evaluate a rendered program's launches and sizes again for the run-time sizes of `bound`.
 
-    Rules other than resource limits are ignored: they may exclude configs that are wasteful for few images, but a
+    Rules other than resource limits are ignored. They may exclude configs that are wasteful for few images, but a
     kernel must run for any number of images, as in an exported library.
 
-    Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that the device cannot make, and TemplateError
-    as `render` does.
+    Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that the device can't make, and TemplateError
+    like `render`.
     """
     names = bound.names(source.config)
     for rule in bound.all_rules:
@@ -92,7 +93,7 @@ def _source(bound: BoundTemplate, config: Config, program: Program, names: dict[
 
 
 def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
-    """Render the body and inline its includes; the result is self-contained CUDA C++."""
+    """Render the body and inline its includes, which results in self-contained CUDA C++."""
     template = bound.template
     try:
         text = bound.body.render(visible_names(bound, names))
@@ -109,9 +110,9 @@ def render_text(bound: BoundTemplate, names: dict[str, Value]) -> str:
 
 
 def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values that a family's body can use: the config's names and the problem's.
+    """Return the values that a family's body can use, which are the config's names and the problem's.
 
-    Run-time sizes such as n are omitted, because the text must not depend on them.
+    Run-time sizes such as n are left out, because the text must not depend on them.
     """
     changing = bound.problem.operation.changing
     visible = {name: value for name, value in bound.problem.names().items() if name not in changing}
@@ -119,7 +120,7 @@ def visible_names(bound: BoundTemplate, names: Mapping[str, Value]) -> dict[str,
 
 
 def render_words(text: str, values: Mapping[str, object], where: str) -> str:
-    """Render a template that is not a kernel family. Raises TemplateError naming the line."""
+    """Render a template that isn't a kernel family. Raises TemplateError with the line."""
     try:
         return environment().from_string(text).render(values)
     except JinjaError as error:
@@ -127,12 +128,12 @@ def render_words(text: str, values: Mapping[str, object], where: str) -> str:
 
 
 def launches(bound: BoundTemplate, stages: Sequence[StageTemplate], names: dict[str, Value]) -> tuple[Stage, ...]:
-    """Evaluate the stages that a config launches, without rendering."""
+    """Evaluate the stages launched by a config, without rendering."""
     return tuple(_stage(bound, stage, names) for stage in stages if bound.bind(stage.when).integer(names))
 
 
 def tensor_maps(bound: BoundTemplate, names: dict[str, Value]) -> tuple[NamedTensorMap, ...]:
-    """Evaluate a config's tensor maps. Raises TemplateError for a map that the driver would not encode."""
+    """Evaluate a config's tensor maps. Raises TemplateError for one that the driver wouldn't encode."""
     found: dict[str, NamedTensorMap] = {}
     for template in bound.tensor_maps():
         if template.name not in found and bound.bind(template.when).integer(names):
@@ -160,7 +161,7 @@ def _stage(bound: BoundTemplate, stage: StageTemplate, names: dict[str, Value]) 
 
 
 def _size(bound: BoundTemplate, expression: Expression, names: dict[str, Value], *, least: int = 0) -> int:
-    """Evaluate an expression. Raises TemplateError for a value that the results database would not accept as a size."""
+    """Evaluate an expression. Raises TemplateError if the results database wouldn't accept the value as a size."""
     value = bound.bind(expression).integer(names)
     if not least <= value <= _LARGEST:
         raise expression.error(f"is not a size: expected {least} to 2^53, got {value}")

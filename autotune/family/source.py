@@ -1,4 +1,4 @@
-"""The result of rendering: `KernelSource`, a program with its launches evaluated for one problem."""
+"""What rendering produces: `KernelSource`, a program with its launches evaluated for one problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotune.trial import Config
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One kernel of the forward pass; the launch geometry is evaluated for the problem's run-time sizes."""
+    """One kernel of the forward pass, with its launch geometry evaluated for the problem's run-time sizes."""
 
     entry: str
     args: tuple[str, ...]
@@ -38,7 +38,7 @@ class ConstantSymbol:
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """A rendered kernel: the program, its launches and its guarantees."""
+    """A rendered kernel: the program, its launches and what it guarantees."""
 
     problem: Problem
     config: Config
@@ -85,6 +85,6 @@ class KernelSource:
 
 
 def fields_of(record: Stage | ConstantSymbol | NamedTensorMap | TensorMap) -> dict[str, object]:
-    """Return a record's fields for JSON. (`dataclasses.asdict` makes deep copies, which doubles the time.)"""
+    """Return a record's fields for JSON. (`dataclasses.asdict` would make deep copies and take twice as long.)"""
     values = ((each.name, getattr(record, each.name)) for each in fields(record))
     return {name: fields_of(value) if isinstance(value, TensorMap) else value for name, value in values}

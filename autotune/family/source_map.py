@@ -1,7 +1,7 @@
-"""Map each line of a rendered text to the line of the family's file, or of an included file, that wrote it.
+"""Map each line of a rendered text to the line that wrote it, in the family's own file or an included one.
 
-The text itself contains no such information, because people read it and its hash identifies it. On request the text is
-rendered again, by the same steps, from a template whose lines end in marks.
+The text itself contains no such information, because people read it and its hash identifies it. On request, it is
+rendered again in the same way, from a template whose lines end in marks.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ONLY_MARKS = re.compile(f"^(?:{MARKS.pattern})+$", re.MULTILINE)
 
 
 def with_source_lines(message: str, template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> str:
-    """Add the lines of the family's files to a message about `kernel.cu`.
+    """Add lines of the family's files to a message about `kernel.cu`.
 
-    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. Lines without a known origin stay as they are.
+    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. Lines of unknown origin stay as they are.
     """
     if not _LINE.search(message) and not _WORDS.search(message):
         return message
@@ -46,9 +46,9 @@ def with_source_lines(message: str, template: KernelTemplate, source: KernelSour
 
 
 def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> tuple[str, ...]:
-    """Return `FILE:LINE` for each line of a rendered text; empty for a line of unknown origin.
+    """Return `FILE:LINE` for each line of a rendered text, or "" if its origin is unknown.
 
-    The tuple is empty if the family now renders a different text.
+    If the family now renders a different text, the tuple is empty.
     """
     try:
         bound = BoundTemplate(template, source.problem, device)
@@ -63,7 +63,7 @@ def origins(template: KernelTemplate, source: KernelSource, device: DeviceInfo) 
 
 
 class _MarkedMacros(BaseLoader):
-    """Loads the files that a family imports, with marks like those of the family itself."""
+    """Loads the files that a family imports, marked like the family itself."""
 
     def load(self, environment: Environment, name: str, *_: object, **__: object) -> Template:
         path = shipped("templates") / name
@@ -71,7 +71,7 @@ class _MarkedMacros(BaseLoader):
 
 
 def _marked_body(template: KernelTemplate) -> Template:
-    """Compile a family's file with Jinja, so that each line of the output ends with its origin."""
+    """Compile a family's file with Jinja such that each line of the output ends with its origin."""
     jinja = environment()
     jinja.loader = _MarkedMacros()
     return _marked(jinja, template.path, template.text)
@@ -89,7 +89,7 @@ def _place(name: str, first: int = 1) -> Callable[[int], str]:
 
 
 def _unmarked_blanks(text: str) -> str:
-    """Remove the marks from otherwise empty lines, so that consecutive empty lines can be merged."""
+    """Remove the marks from otherwise empty lines, so that consecutive ones can be merged."""
     return _ONLY_MARKS.sub("", text)
 
 

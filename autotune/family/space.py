@@ -1,4 +1,4 @@
-"""template -> space: the feasible configs of one family for one problem on one device."""
+"""template -> space: a family's feasible configs for a problem on a device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAMPLED_ROWS = 20_000  # configs drawn from a space too large to enumerate
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The configs that a study admits, in addition to what the families allow."""
+    """Which configs a study admits, in addition to what the families allow."""
 
     accuracy: tuple[str, ...] = ACCURACY_CLASSES
     workspace_limit_bytes: int = 1 << 62
@@ -41,7 +41,7 @@ class Admission:
 
 
 class BoundTemplate:
-    """A family with the names of one problem and one device folded into all its expressions."""
+    """A family with the names of a problem and a device folded into all of its expressions."""
 
     def __init__(
         self, template: KernelTemplate, problem: Problem, device: DeviceInfo, admission: Admission = Admission()
@@ -55,19 +55,19 @@ class BoundTemplate:
 
     @cached_property
     def derived(self) -> tuple[tuple[str, Bound], ...]:
-        """The header's derived values with their names, in the header's order."""
+        """The header's derived values by name, in the header's order."""
         return tuple((name, expression.bind(self.known)) for name, expression in self.template.derived)
 
     @cached_property
     def needs(self) -> Mapping[str, frozenset[str]]:
-        """The parameters that each parameter and derived value depends on."""
+        """Which parameters each parameter and derived value depends on."""
         needs = {param.name: frozenset({param.name}) for param in self.template.params}
         for name, expression in self.template.derived:
             needs[name] = frozenset().union(*(needs.get(other, frozenset()) for other in expression.names))
         return needs
 
     def bind(self, expression: Expression) -> Bound:
-        """Prepare an expression of the header for evaluation with a config's names."""
+        """Prepare one of the header's expressions for evaluation with a config's names."""
         if expression not in self._bound:
             self._bound[expression] = expression.bind(self.known)
         return self._bound[expression]
@@ -79,7 +79,7 @@ class BoundTemplate:
 
     @cached_property
     def listed(self) -> frozenset[Config] | None:
-        """The only admitted configs of the family, converted to its current parameters; None: all configs."""
+        """The family's only admitted configs, converted to its current parameters, or None for all configs."""
         if self.admission.listed is None:
             return None
         return frozenset(filter(None, map(self.template.current_config, self.admission.listed)))
@@ -91,9 +91,9 @@ class BoundTemplate:
 
     @cached_property
     def unmet(self) -> str:
-        """The first condition of the family that the problem or the device does not meet; empty if all are met.
+        """The first of the family's conditions that the problem or device doesn't meet, or "" if it meets all of them.
 
-        One of the conditions is that the family reads every input of the problem.
+        One condition is that the family reads all of the problem's inputs.
         """
         template = self.template
         if template.operation.name != self.problem.operation.name:
@@ -112,26 +112,26 @@ class BoundTemplate:
 
     @cached_property
     def searched(self) -> bool:
-        """Whether a study that does not name the family searches it for this problem on this device."""
+        """Whether a study that doesn't mention the family searches it for this problem on this device."""
         return bool(self.bind(self.template.search_when).integer({}))
 
     @cached_property
     def _absent(self) -> frozenset[str]:
-        """Names of the operation's optional inputs that this problem lacks, and of the tensor maps of such inputs."""
+        """The operation's optional inputs that this problem lacks, and their tensor maps, by name."""
         absent = set(self.problem.operation.names_of("in", "inout")) - {array.name for array in self.problem.arrays}
         return frozenset(absent | {each.name for each in self.template.tensor_maps if each.array in absent})
 
     def arguments(self, stage: StageTemplate) -> tuple[str, ...]:
-        """Return a stage's arguments, omitting inputs that the problem does not have."""
+        """Return a stage's arguments, leaving out inputs that the problem doesn't have."""
         return tuple(argument for argument in stage.args if argument not in self._absent)
 
     def tensor_maps(self) -> tuple[TensorMapTemplate, ...]:
-        """Return the family's tensor maps, omitting maps of inputs that the problem does not have."""
+        """Return the family's tensor maps, leaving out those for inputs that the problem doesn't have."""
         return tuple(each for each in self.template.tensor_maps if each.name not in self._absent)
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules except limits that no config exceeds."""
+        """All rules except for limits that no config exceeds."""
         return tuple(
             rule
             for rule in self.all_rules
@@ -194,11 +194,11 @@ class BoundTemplate:
 
     @cached_property
     def levels(self) -> tuple[Level, ...]:
-        """The derived values and rules that become known as each parameter, in the header's order, gets its value."""
+        """The derived values and rules that become known as the parameters, in the header's order, get their values."""
         return self.levelled(self.rules)
 
     def levelled(self, rules: Sequence[Rule]) -> tuple[Level, ...]:
-        """Assign each derived value and each of these rules to the level where all values that it needs are known."""
+        """Assign each derived value and each of these rules to the level at which everything that it needs is known."""
         depth = {param.name: index + 1 for index, param in enumerate(self.template.params)}
         levels = tuple(Level() for _ in range(len(depth) + 1))
         for name, bound in self.derived:
@@ -213,7 +213,7 @@ class BoundTemplate:
         """Return a config's parameters and derived values by name.
 
         Raises Rejected('invalid_config', ...) with the reasons of all rules that the config breaks. Values and rules
-        are evaluated in the same order as in the search, so a rule guards the same expressions here.
+        are evaluated in the same order as in the search, so that a rule guards the same expressions here.
         """
         values = config.params
         known = {param.name for param in self.template.params}
@@ -231,7 +231,7 @@ class BoundTemplate:
         return names
 
     def allows(self, config: Config) -> bool:
-        """Return whether the config breaks no rule."""
+        """Return whether the config doesn't break any rule."""
         try:
             self.check(config)
         except Rejected:
@@ -239,7 +239,7 @@ class BoundTemplate:
         return True
 
     def _broken(self, values: Mapping[str, Value]) -> list[str]:
-        """Return the reasons of all broken rules, except rules that a broken rule guards."""
+        """Return the reasons of all broken rules, except for those guarded by a broken rule."""
         names = dict(values)
         for name, bound in self.derived:
             with contextlib.suppress(TemplateError):
@@ -259,7 +259,7 @@ class BoundTemplate:
 
 
 def refusal(bound: BoundTemplate, params: Sequence[Param] | None = None) -> str:
-    """Return the reason why the config of every parameter's first value is not feasible; empty if it is."""
+    """Return why the config with every parameter's first value isn't feasible, or "" if it is."""
     firsts = {param.name: param.values[0] for param in params or bound.template.params}
     try:
         bound.check(Config.of(bound.template.name, firsts))
@@ -279,9 +279,9 @@ def device_names(device: DeviceInfo) -> dict[str, Value]:
 
 
 class SearchSpace:
-    """The feasible configs of one family, narrowed by a study, as rows of value indices [m, len(params)].
+    """A family's feasible configs, as narrowed by a study, in rows of value indices [m, len(params)].
 
-    The rows are in lexicographic order. If there are more than `most_rows` feasible configs, `rows` has up to
+    The rows are in lexicographic order. If there are more than `most_rows` feasible configs, `rows` contains up to
     `sampled_rows` random ones.
     """
 
@@ -320,7 +320,7 @@ class SearchSpace:
 
     @property
     def default(self) -> Config | None:
-        """The config of the first row, which consists of every parameter's first value if that is feasible.
+        """The first row's config, which has every parameter's first value if that is feasible.
 
         None if the space is empty.
         """
@@ -335,7 +335,7 @@ class SearchSpace:
         )
 
     def row_of(self, config: Config) -> int | None:
-        """Return the row of a config; None if the config is not in this space."""
+        """Return a config's row, or None if it isn't in this space."""
         indices = self.indices(config)
         if indices is None:
             return None
@@ -346,7 +346,9 @@ class SearchSpace:
         return low if low < high else None
 
     def indices(self, config: Config) -> tuple[int, ...] | None:
-        """Return a config's value indices; None for another family's config or a value that the space excludes."""
+        """Return a config's value indices, or None if it belongs to another family or has a value that the space
+        excludes.
+        """
         values = config.params
         if config.template != self.template or values.keys() != {param.name for param in self.params}:
             return None
@@ -374,7 +376,7 @@ class SearchSpace:
         return self.bound.bind(template.padded_work).column(columns).astype(np.int64)
 
     def _listed(self, configs: Iterable[Config]) -> Rows:
-        """Return the rows of those configs that the study admits and that break no rule."""
+        """Return the rows of those configs that the study admits and that don't break any rule."""
         rows = []
         for config in configs:
             indices = self.indices(config)
@@ -386,7 +388,9 @@ class SearchSpace:
 
 
 def narrow(template: KernelTemplate, narrowed: Mapping[str, Sequence[Value]]) -> tuple[Param, ...]:
-    """Limit a family's parameters to the values that a study keeps. Raises StudyError for an unknown name or value."""
+    """Restrict a family's parameters to the values that a study keeps. Raises StudyError for an unknown name or
+    value.
+    """
     known = {param.name: param for param in template.params}
     for name, values in narrowed.items():
         if name not in known:

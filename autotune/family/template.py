@@ -1,4 +1,4 @@
-"""A kernel family as declared in its file: `KernelTemplate` and the records of its header."""
+"""A kernel family as declared in its file: `KernelTemplate` and its header's records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
 COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "waits", "stored_bytes")
-"""The keys of a header's `[cost]`; docs/templates.md explains each."""
+"""The keys of a header's `[cost]`, which docs/templates.md explains."""
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
-"""Matches the header at the start of a family's file; the group is the header's TOML."""
+"""Matches the header at the beginning of a family's file. The group is its TOML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tunable parameter and its values in order; the first value is the default."""
+    """A tunable parameter and its values in order. The first one is the default."""
 
     name: str
     values: tuple[Value, ...]
@@ -31,7 +31,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a problem, device or config; `reason` states it in words and is the error for a violation."""
+    """A condition on a problem, device or config. `reason` puts it into words and is the error if it is violated."""
 
     reason: str
     holds: Expression
@@ -39,7 +39,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class StageTemplate:
-    """A `[[stage]]` or `[[prepare]]` of the header, before it is evaluated for a config."""
+    """One of the header's `[[stage]]` or `[[prepare]]` tables, before it is evaluated for a config."""
 
     entry: str
     args: tuple[str, ...]
@@ -113,7 +113,7 @@ class KernelTemplate:
 
     @property
     def base(self) -> str:
-        """The name of the family's file without its suffix; families that share a file have the same base."""
+        """The name of the family's file without its suffix. Families that share a file have the same base."""
         return self.path.name.removesuffix(SUFFIX)
 
     @property
@@ -123,7 +123,7 @@ class KernelTemplate:
 
     @property
     def changing(self) -> frozenset[str]:
-        """The run-time sizes, and the operation's and the family's derived values that depend on them."""
+        """The run-time sizes, and those of the operation's and the family's derived values that depend on them."""
         found = set(self.operation.changing)
         for name, expression in self.derived:
             if expression.names & found:
@@ -132,7 +132,7 @@ class KernelTemplate:
 
     @property
     def read(self) -> frozenset[str]:
-        """Names of the arrays that the kernels take, as arguments or through tensor maps and constants."""
+        """The arrays that the kernels take, as arguments or through tensor maps and constants, by name."""
         stages = (*self.prepare, *self.stages)
         return frozenset(
             {argument for stage in stages for argument in stage.args}
@@ -147,10 +147,10 @@ class KernelTemplate:
         return match.group(1).strip() if match else ""
 
     def current_config(self, recorded: Config) -> Config | None:
-        """Convert a recorded config to the current parameters of the family.
+        """Convert a recorded config to the family's current parameters.
 
-        A parameter that the config lacks was added later, and its first value stands for the earlier behaviour. Returns
-        None if the config belongs to another family, or has a parameter or a value that no longer exists.
+        If the config lacks a parameter, it was added later, and its first value is the earlier behaviour. Returns None
+        if the config belongs to another family, or has a parameter or a value that no longer exists.
         """
         values = recorded.params
         if recorded.template != self.name or not values.keys() <= {param.name for param in self.params}:

@@ -1,4 +1,4 @@
-"""Find kernel families: `.cu.j2` files, bundled and in users' folders, loaded and checked."""
+"""Find, load and check kernel families: `.cu.j2` files, either bundled or in users' folders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 
 @dataclass(frozen=True, slots=True)
 class FamilyFile:
-    """The file of a family, and the operation that the family serves. Several operations may share a file."""
+    """A family's file and the operation that it is for. Several operations may share a file."""
 
     name: str
     path: Path
@@ -35,12 +35,12 @@ class FamilyFile:
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, FamilyFile]:
-    """Return the files of families by name: bundled families, then families in `directories`, then families of `more`.
+    """Return families' files by name: first bundled families, then those in `directories`, then those of `more`.
 
-    The families of an operation are in a folder with the operation's name; files directly in a directory are families
-    of conv2d. A family that an operation borrows through its key `families` is named OPERATION_NAME.
+    An operation's families are in a folder with the operation's name; files directly in a directory belong to conv2d. A
+    family that an operation borrows through its key `families` is called OPERATION_NAME.
 
-    Raises TemplateError if a directory does not exist or contains families of an unknown operation, or if two families
+    Raises TemplateError if a directory doesn't exist or contains families of an unknown operation, or if two families
     or two operations have the same name.
     """
     declared = operations(directories)
@@ -67,9 +67,9 @@ def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] =
 
 
 def _families_in(folder: Path, serves: Operation) -> list[FamilyFile]:
-    """Find the families of an operation in a folder, with borrowed families if it is the operation's own folder.
+    """Find an operation's families in a folder, including borrowed ones if it is the operation's own folder.
 
-    Raises TemplateError if a borrowed family is not bundled.
+    Raises TemplateError if a borrowed family isn't bundled.
     """
     files = {path.name.removesuffix(SUFFIX): path for path in folder.glob(f"*{SUFFIX}")}
     for shared in serves.families if folder == serves.folder else ():
@@ -94,7 +94,9 @@ def _refuse_unknown(directory: Path, declared: Mapping[str, Operation]) -> None:
 
 
 def operation_of(folder: Path) -> Operation:
-    """Return the operation of a folder's families: the one that the folder declares or is named after, else conv2d."""
+    """Return the operation that a folder's families belong to: the one that it declares or is named after, or else
+    conv2d.
+    """
     if (folder / FILE).exists():
         return read_operation(folder)
     name = folder.name
@@ -104,9 +106,9 @@ def operation_of(folder: Path) -> Operation:
 def load_templates(
     directories: Sequence[Path] = (), more: Sequence[Operation] = (), *, of: Collection[str] | None = None
 ) -> Mapping[str, KernelTemplate]:
-    """Load and check the families that `template_files` finds; return them by name.
+    """Load and check the families found by `template_files`, and return them by name.
 
-    `of` names the operations whose families are loaded; None loads all families.
+    `of` contains the operations whose families are loaded; None loads all families.
     """
     includes, files = Includes(), template_files(directories, more)
     return {name: _load(file, includes) for name, file in files.items() if of is None or file.operation.name in of}
@@ -115,15 +117,15 @@ def load_templates(
 def load_recorded_templates(
     directories: Sequence[Path], recorded: Iterable[Operation], what: str | Path | None
 ) -> Mapping[str, KernelTemplate]:
-    """Load the families of the operations that a results database declares; for `what` see `operations_here`."""
+    """Load the families of all operations declared in a results database. For `what`, see `operations_here`."""
     declared = tuple(dict.fromkeys(recorded))
     return load_templates(directories, operations_here(declared, what), of={each.name for each in declared})
 
 
 def load_template(file: FamilyFile | Path) -> KernelTemplate:
-    """Load one family. A family given by its path serves the operation of its folder.
+    """Load one family. If it is given by path, it belongs to the operation of its folder.
 
-    Raises TemplateError naming the line (syntax, body) or the dotted key (header).
+    Raises TemplateError with the line (syntax, body) or the dotted key (header).
     """
     if isinstance(file, Path):
         file = FamilyFile(file.name.removesuffix(SUFFIX), file, operation_of(file.parent))
@@ -131,7 +133,7 @@ def load_template(file: FamilyFile | Path) -> KernelTemplate:
 
 
 def _load(file: FamilyFile, includes: Includes) -> KernelTemplate:
-    """Load a family. `includes` caches the files that other families have included."""
+    """Load a family. `includes` caches the files included by other families."""
     text = read_text(file.path, TemplateError)
     template = _family(file.name, file.path, text, file.operation)
     included = includes.of(file.path, text, file.operation.folder)
@@ -149,7 +151,7 @@ def default_values(file: FamilyFile) -> dict[str, Value]:
 
 @lru_cache(maxsize=KEPT)
 def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemplate:
-    """Parse a family without its included files. This takes about 15 ms, so the result is cached by text."""
+    """Parse a family without its included files. The result is cached by text, because this takes about 15 ms."""
     match = HEADER.match(text)
     if match is None or re.search(r"^(constexpr|extern|#include)\b", match.group(1), re.MULTILINE):
         if not _OPENED.match(text):
@@ -165,7 +167,7 @@ def _family(name: str, path: Path, text: str, declared: Operation) -> KernelTemp
 def check_body(template: KernelTemplate) -> Set[str]:
     """Check a body for text that Jinja would misread, undeclared names, and run-time sizes used as constants.
 
-    Returns the names in the body.
+    Returns the names that the body uses.
     """
     body_starts = template.text.count("\n", 0, template.text.index("#*/")) + 2
     for number, line in enumerate(template.text.splitlines()[body_starts - 1 :], body_starts):

@@ -1,6 +1,6 @@
 """problem -> template: read a family's TOML header and check it against its operation.
 
-This module checks, once, everything that does not depend on a problem: the header's keys, the names in expressions,
+This module checks, once, everything that doesn't depend on a problem: the header's keys, the names in expressions,
 cycles, and unused parameters.
 """
 
@@ -45,9 +45,9 @@ _STAGE_KEYS = {"entry", "args", "block", "grid", "smem_bytes", "when"}
 
 @lru_cache(maxsize=64)
 def template_of_header(name: str, header: str, declared: Operation) -> KernelTemplate:
-    """Parse a header that a results database stores; the family has the header's expressions, but no body.
+    """Parse a header stored in a results database. The resulting family has the header's expressions but no body.
 
-    Raises TemplateError as `load_template` does.
+    Raises TemplateError like `load_template`.
     """
     path = Path(f"{name}{SUFFIX}")
     table = header_toml(path, header, 0)
@@ -57,12 +57,12 @@ def template_of_header(name: str, header: str, declared: Operation) -> KernelTem
 
 
 def header_toml(path: Path, header: str, first: int) -> Table:
-    """Parse a header's TOML; `first` is the number of lines above the header in its file."""
+    """Parse a header's TOML. `first` is the number of lines above it in its file."""
     return read_toml(header, TemplateError, str(path), what="header ", first=first)
 
 
 class HeaderReader:
-    """Reads the tables of a header; errors name the dotted key."""
+    """Reads a header's tables. Errors give the dotted key."""
 
     def __init__(self, path: Path, header: Table, declared: Operation) -> None:
         self.path = path
@@ -142,7 +142,7 @@ class HeaderReader:
         return self.header.table(key, f"expected a table [{key}]")
 
     def conditions(self, key: str, allowed: frozenset[str] | None = None) -> tuple[Condition, ...]:
-        """Read a table with lines `"reason" = "expression"`."""
+        """Read a table of `"reason" = "expression"` lines."""
         table = self.header.table(key, f'expected a table [{key}] with lines "reason" = "expression"')
         return tuple(
             Condition(reason, self.expression(f'{key}."{reason}"', value, allowed))
@@ -313,7 +313,7 @@ class HeaderReader:
             raise self.error("prepare", f"runs once per set of weights: it may take {', '.join(weights)} only")
 
     def check_conditions(self, template: KernelTemplate) -> None:
-        """Check that no condition of the header yields a number."""
+        """Check that none of the header's conditions yields a number."""
         numbers = {param.name for param in template.params if type(param.values[0]) is int}
         numbers |= DEVICE_NAMES | self.operation.numeric_names
         numbers |= number_names(numbers, template.derived)
@@ -328,7 +328,7 @@ class HeaderReader:
                     raise self.error(f'{key}."{condition.reason}"', wrong)
 
     def check_params_used(self, template: KernelTemplate, body_names: Set[str]) -> None:
-        """Check that each parameter reaches the body or a launch, directly or through derived values."""
+        """Check that each parameter reaches the body or a launch, either directly or through derived values."""
         used = set(body_names)
         stages = (*template.prepare, *template.stages)
         for expression in (

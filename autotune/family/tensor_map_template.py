@@ -22,7 +22,7 @@ Word = Callable[[Expression], str]
 
 @dataclass(frozen=True, slots=True)
 class NamedTensorMap:
-    """A tensor map that a stage may take as an argument."""
+    """A tensor map that a stage can take as an argument."""
 
     name: str
     array: str
@@ -31,7 +31,7 @@ class NamedTensorMap:
 
 @dataclass(frozen=True, slots=True)
 class TensorMapTemplate:
-    """A `[[tensor_map]]` of the header, before it is evaluated for a config."""
+    """One of the header's `[[tensor_map]]` tables, before it is evaluated for a config."""
 
     name: str
     where: str
@@ -58,7 +58,7 @@ class TensorMapTemplate:
         return (*alone, *self.global_dim, *self.box_dim, *self.element_strides, *corners)
 
     def evaluate(self, value: Evaluate, word: Word, dtype: str) -> NamedTensorMap:
-        """Evaluate the map for a config and a dtype. Raises TemplateError if the driver would not encode the map."""
+        """Evaluate the map for a config and a dtype. Raises TemplateError if the driver wouldn't encode it."""
         data_type = word(self.data_type)
         if data_type not in ((dtype, "tf32") if dtype == "f32" else (dtype,)):
             raise self.data_type.error(f"yields {data_type!r} for arrays of {dtype}; only f32 may be loaded as tf32")
@@ -84,7 +84,9 @@ class TensorMapTemplate:
 
 
 def named_arrays(table: Table) -> dict[str, str]:
-    """Return the names of a `[[tensor_map]]`'s maps, each with its array: `array` is one array or a list of arrays."""
+    """Return the names of a `[[tensor_map]]` table's maps, each with its array. `array` is one array or a list
+    of them.
+    """
     arrays = table.words("array")
     if table.get("name") is None:
         return {f"{array}_map": array for array in arrays}
@@ -97,7 +99,7 @@ def named_arrays(table: Table) -> dict[str, str]:
 def read_tensor_map(
     table: Table, name: str, array: str, declared: Operation, expression: Callable[[str, object], Expression]
 ) -> TensorMapTemplate:
-    """Read the map of one array from a `[[tensor_map]]`; `expression` parses the value at a dotted key."""
+    """Read one array's map from a `[[tensor_map]]` table. `expression` parses the value at a dotted key."""
     table.allow(KEYS)
 
     def expressions(key: str) -> tuple[Expression, ...]:
@@ -137,7 +139,7 @@ def _check_swizzle(expression: Expression, swizzle_bytes: int) -> None:
 def _check_lengths(made: TensorMapTemplate, table: Table) -> None:
     """Check that each list has the right length for the number of dimensions.
 
-    A box of im2col has two values, and its corners have one to three.
+    An im2col box has two values, and its corners have one to three.
     """
     rank, im2col = len(made.global_dim), bool(made.lower_corner or made.upper_corner)
     corners = rank - 2 if im2col else 0

@@ -1,4 +1,4 @@
-"""The text of a family's file: the Jinja environment that reads it, and its included files."""
+"""The text of a family's file: the Jinja environment that reads it, and the files that it includes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from autotune.resources import shipped
 from autotune.text_file import read_text
 
 Body = Template
-"""A family's text, compiled by Jinja."""
+"""A family's text as compiled by Jinja."""
 KEPT = 512
-"""Number of parsed families that a process caches, and of included files whose definitions it caches. It is several
-times the number of bundled families: with a smaller cache, loading all families would parse every family again."""
+"""How many parsed families a process caches, and for how many included files it caches definitions. This is several
+times the number of bundled families, because with a smaller cache, loading all families would parse each of them again.
+"""
 MARK = "\ue000%s\ue001"
-"""The line end that `source_map` adds: the line's origin between two characters that occur in no program."""
+"""A line end added by `source_map`: the line's origin between two characters that don't occur in any program."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"
-"""The shared file with the hand-written activations."""
+"""The shared file that contains the hand-written activations."""
 _INCLUDE = re.compile(rf'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*{_MARKED}$', re.MULTILINE)
 _IMPORT = re.compile(r'^/\*% from "([^"]+)" import\b', re.MULTILINE)
 _EXPRESSION = re.compile(r"\$\{[^}]*\}")
@@ -45,7 +46,7 @@ def _finalize(value: object) -> str:
 
 
 def environment() -> Environment:
-    """Create the Jinja environment of kernel bodies, with shared macros and delimiters that do not occur in CUDA."""
+    """Create the Jinja environment for kernel bodies, with shared macros and delimiters that don't occur in CUDA."""
     jinja = Environment(
         loader=FileSystemLoader(shipped("templates")),
         block_start_string="/*%",
@@ -68,12 +69,12 @@ def environment() -> Environment:
 
 @lru_cache(maxsize=KEPT)
 def compile_body(text: str) -> Body:
-    """Compile a family's file with Jinja. This takes about 10 ms, so the result is cached."""
+    """Compile a family's file with Jinja. The result is cached, because this takes about 10 ms."""
     return environment().from_string(text)
 
 
 def parse(path: Path, text: str) -> nodes.Template:
-    """Parse a family's file into Jinja's tree. Raises TemplateError with the line of a syntax error."""
+    """Parse a family's file into Jinja's tree. For a syntax error, raises TemplateError with the line."""
     try:
         return environment().parse(text)
     except TemplateSyntaxError as error:
@@ -90,10 +91,10 @@ class Includes:
         """file -> text of the file"""
 
     def of(self, path: Path, text: str, operation: Path) -> tuple[tuple[str, str], ...]:
-        """Return name and text of every file that a body includes or imports, directly or through other files.
+        """Return the name and text of every file that a body includes or imports, directly or through other files.
 
-        The files are next to the family, in the folder of its operation, or among the bundled ones. If an included name
-        contains an expression, as in `_element_${dtype}.cuh`, every file whose name matches is included.
+        The files may be next to the family, in its operation's folder, or bundled. If an included name contains an
+        expression, as in `_element_${dtype}.cuh`, all files with matching names are included.
         """
         files: dict[str, str] = {}
         shared = shipped("templates")
@@ -118,14 +119,14 @@ class Includes:
         return tuple(files.items())
 
     def _text(self, file: str) -> str:
-        """Read a file; the activations that are not hand-written are appended to the shared epilogue."""
+        """Read a file. For the shared epilogue, this appends the activations that aren't hand-written."""
         if file not in self._texts:
             text = read_text(Path(file), TemplateError)
             self._texts[file] = text + (_missing_activations(text) if Path(file).name == EPILOGUE else "")
         return self._texts[file]
 
     def _files(self, name: str, folders: tuple[Path, ...]) -> dict[str, str]:
-        """Find the files that an include may name; earlier folders hide files of the same name in later folders.
+        """Find the files that an include may refer to. Earlier folders hide files of the same name in later ones.
 
         Raises TemplateError if there is no such file.
         """
@@ -142,7 +143,7 @@ class Includes:
 
 
 def _missing_activations(text: str) -> str:
-    """Generate the CUDA functions of the activations that a text does not define."""
+    """Generate CUDA functions for the activations that a text doesn't define."""
     return "".join(
         f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
         for word in BY_WORD
@@ -152,7 +153,7 @@ def _missing_activations(text: str) -> str:
 
 @lru_cache(maxsize=4 * KEPT)
 def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
-    """Find the includes and macro imports of a text: position, name, and whether it is an import."""
+    """Find a text's includes and macro imports: position, name, and whether it is an import."""
     return tuple(
         (match.start(), match.group(1), pattern is _IMPORT)
         for pattern in (_IMPORT, _INCLUDE)
@@ -161,9 +162,9 @@ def _included(text: str) -> tuple[tuple[int, str, bool], ...]:
 
 
 def inline(text: str, includes: Iterable[tuple[str, str]]) -> str:
-    """Replace the first include of each file with the definitions that the text uses, and merge blank lines.
+    """Replace each file's first include with the definitions that the text uses, and merge blank lines.
 
-    Later includes of the same file are removed. Raises TemplateError for a quoted include that is not in `includes`.
+    Later includes of the same file are removed. Raises TemplateError for a quoted include that isn't in `includes`.
     """
     contents = dict(includes)
     done: set[str] = set()
@@ -190,7 +191,7 @@ _TYPE = re.compile(r"struct (?:alignas\(.*\) )?(\w+)\b[^;]*$")
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """A function or type at the outermost level of a file, with the comment above it."""
+    """A function or type at a file's outermost level, with the comment above it."""
 
     name: str
     text: str
@@ -198,7 +199,7 @@ class _Definition:
 
 
 def without_dead_code(text: str, included: Iterable[str]) -> str:
-    """Remove the definitions of included files to which nothing else in the text refers."""
+    """Remove definitions in included files that nothing else in the text refers to."""
     unused = [definition for content in included for definition in _definitions(content)]
     rest = text
     for definition in unused:
@@ -227,7 +228,9 @@ def _definitions(content: str) -> tuple[_Definition, ...]:
 
 
 def _read(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield names and lines of definitions; each ends at its closing brace or, for a declaration, at the semicolon."""
+    """Yield the names and lines of definitions. Each ends at its closing brace or, for a declaration, at the
+    semicolon.
+    """
     begin = at = 0  # begin: the first line of the comment and template head above a definition
     while at < len(lines):
         if lines[at].startswith(("//", "template <")):

@@ -1,4 +1,4 @@
-"""Import a network from a file, or from Python code that builds it, as a study that tunes the network's layers."""
+"""Import a network from a file, or from Python code that builds it, as a study that tunes its layers."""
 
 from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import read_source

@@ -29,7 +29,7 @@ OPERATIONS = {
     "gemm": "matrix products",
     **{op: f"{KINDS[op]}s" for op in PLAIN},
 }
-"""The operation of a study -> the layers of a network that the study covers, in words."""
+"""A study's operation -> the network's layers that the study covers, in words."""
 
 
 _HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 37)
@@ -38,7 +38,7 @@ _HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 3
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A layer that a kernel can compute, together with the operators that are fused into the kernel."""
+    """A layer that a kernel can compute, together with the operators fused into that kernel."""
 
     label: str
     problem: Problem
@@ -48,7 +48,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An operator that is not part of the study, and the reason."""
+    """An operator that isn't part of the study, and why."""
 
     label: str
     why: str
@@ -59,7 +59,7 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The layers and the unsupported operators of a network, in the network's order."""
+    """A network's layers and unsupported operators, in the network's order."""
 
     op: str
     images: int | None
@@ -68,26 +68,26 @@ class Findings:
 
     @property
     def served_flops(self) -> int:
-        """FLOPs of the layers that kernels can compute."""
+        """FLOPs in the layers that kernels can compute."""
         return sum(each.problem.flops for each in self.fused)
 
     @property
     def flops(self) -> int:
-        """FLOPs of all layers and unsupported operators, as far as their sizes are known."""
+        """FLOPs in all layers and unsupported operators, as far as their sizes are known."""
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property
     def count(self) -> int:
-        """Number of the operation's layers, with and without a kernel."""
+        """How many layers of the operation there are, with and without a kernel."""
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 
 def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, linear: bool = True) -> Findings:
-    """Find all layers of an operation in a network.
+    """Find all of an operation's layers in a network.
 
-    Findings of conv2d list matrix products as unsupported, and findings of gemm list convolutions, so that shares of
-    FLOPs cover both. Other operations have so few FLOPs that shares refer only to layers of the same operation. Without
-    `residuals` no convolution computes an addition. With `linear`, linear layers count as convolutions.
+    For conv2d, matrix products are listed as unsupported, and for gemm, convolutions are, so that shares of FLOPs cover
+    both. Other operations have so few FLOPs that shares refer only to layers of the same operation. Without
+    `residuals`, convolutions don't compute additions. With `linear`, linear layers count as convolutions.
     """
     known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
     checked = replace(network, operators=tuple(map(_checked, known)))
@@ -124,7 +124,9 @@ def _computable(fused: Epilogue) -> Epilogue:
 
 
 def has_family(of: LayerProblem) -> bool:
-    """Whether a bundled family supports a convolution with its prologue; without a prologue, one always does."""
+    """Return whether a bundled family supports a convolution with its prologue. Without a prologue, there always is
+    one.
+    """
     if of.values.get("prologue", "none") == "none":
         return True
     problem = _problem(of)
@@ -164,7 +166,7 @@ _OTHER = "{}, which --op {} imports"
 
 
 def _checked(operator: Operator) -> Operator:
-    """Return an operator; if studies reject the problem of its layer, replace the problem by the reason."""
+    """Return an operator. If studies reject the problem of its layer, replace the problem by the reason."""
     layer = operator.layer
     if layer is None or layer.problem is None:
         return operator
@@ -176,5 +178,5 @@ def _checked(operator: Operator) -> Operator:
 
 
 def _problem(of: LayerProblem) -> Problem:
-    """Convert a problem of the runtime package to a problem of a study. Raises StudyError if it is invalid."""
+    """Convert one of the runtime package's problems to a study's. Raises StudyError if it is invalid."""
     return make_problem(operation(of.operation), of.values)

@@ -1,4 +1,4 @@
-"""Read the model that the user names as a `Graph`, one for each batch size."""
+"""Read the model that the user asked for as a `Graph`, one for each batch size."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _KINDS = "a .onnx file, a torch.export archive (.pt2), PACKAGE.MODULE:NAME or FI
 def read_source(
     request: Request, batches: Iterable[int] = (), stage: Callable[[str], None] = lambda _: None
 ) -> tuple[Graph, ...]:
-    """Read the network once for each batch size, or once if there are no `batches`.
+    """Read the network once for each batch size, or just once if there are no `batches`.
 
-    `stage` is called with a message when a step that takes seconds begins. Raises ModelError with one line that says
+    Before each step that takes seconds, `stage` is called with a message. Raises ModelError with one line that says
     what is wrong or missing.
     """
     path = Path(request.source)
@@ -37,7 +37,9 @@ def read_source(
 
 
 def _is_file(path: Path) -> bool:
-    """Whether a source is a file with a model; otherwise it names Python code. Raises ModelError if it is neither."""
+    """Return whether a source is a model file rather than the name of Python code. Raises ModelError if it is
+    neither.
+    """
     where, colon, name = str(path).rpartition(":")
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; expected {_KINDS}")

@@ -13,14 +13,14 @@ LONGEST_LABEL = 80
 
 
 def plain(text: str, longest: int = LONGEST_LABEL) -> str:
-    """Return a text from a file as one line of bounded length, with `?` for unprintable characters."""
+    """Return a text from a file as one line of limited length, with `?` for unprintable characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text[: longest + 1])
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A network, and how to read it."""
+    """A network and how to read it."""
 
     source: str
     """path of a file, or PACKAGE.MODULE:NAME or FILE.py:NAME to run Python code"""
@@ -34,9 +34,9 @@ class Request:
     """layout of all layers; None: the layout in which the network stores filters"""
 
     def sizes(self, own: Mapping[str, Shape]) -> tuple[tuple[int, ...], ...]:
-        """Return the sizes of all inputs; `own` contains the inputs' names and sizes in the file.
+        """Return the sizes of all inputs. `own` contains the inputs' names and sizes in the file.
 
-        Raises ModelError if a size is unknown or the requested inputs do not match the file's.
+        Raises ModelError if a size is unknown or the requested inputs don't match the file's.
         """
         has = f"it has {', '.join(f'{plain(each)} {sizes(shape)}' for each, shape in own.items()) or 'no inputs'}"
         if len(self.inputs) > len(own):

@@ -1,4 +1,4 @@
-"""Read an ONNX file as a `Graph`. Weights are not read; sizes come from shape inference."""
+"""Read an ONNX file as a `Graph`. Weights aren't read; sizes come from shape inference."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 LARGEST_BYTES = 2**31 - 1
-"""Maximum size in bytes that protobuf can read; larger models store their weights in separate files."""
+"""The largest size that protobuf can read, in bytes. Larger models store their weights in separate files."""
 _MOST_GROWN = 200_000
-"""Maximum number of operators after functions are inlined. A small file could expand to any number; networks have a few
-thousand.
+"""How many operators there may be after functions are inlined. A small file could expand to any number; networks have a
+few thousand.
 """
 _DEEPEST = 100
 _LARGE = 64  # elements of a constant: more are weights, fewer may be sizes that shape inference needs
@@ -34,7 +34,7 @@ T = TypeVar("T")
 def read_onnx(request: Request) -> Graph:
     """Read an ONNX file.
 
-    Raises ModelError if the file is not a valid model, if the package onnx is missing, or if sizes are neither in the
+    Raises ModelError if the file isn't a valid model, if the package onnx is missing, or if sizes are neither in the
     file nor in the request.
     """
     path = Path(request.source)
@@ -98,7 +98,7 @@ def _loaded(path: Path) -> ModelProto:
 
 
 def _inlined(model: ModelProto, path: Path) -> ModelProto:
-    """Return the model with calls of its own functions replaced by the functions' operators."""
+    """Return the model with calls to its own functions replaced by these functions' operators."""
     if not model.functions:
         return model
     from onnx import inliner
@@ -112,7 +112,7 @@ def _inlined(model: ModelProto, path: Path) -> ModelProto:
 
 
 def _grown(model: ModelProto) -> int:
-    """Count the operators after functions are inlined; an operator in a function counts 1, plus 1 for each full KiB."""
+    """Count the operators after inlining functions. An operator in a function counts 1, plus 1 for each full KiB."""
     calls = {(each.domain, each.name): Counter(_called(each.node)) for each in model.functions}
     own = {(each.domain, each.name): sum(1 + (node.ByteSize() >> 10) for node in each.node) for each in model.functions}
     called = [name for name in _called(model.graph.node) if name in own]
@@ -128,7 +128,7 @@ def _grown(model: ModelProto) -> int:
 
 
 def _called(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
-    """Yield the domain and name of each operator, including operators in subgraphs."""
+    """Yield each operator's domain and name, including those in subgraphs."""
     for node in nodes:
         yield node.domain, node.op_type
         for attribute in node.attribute:
@@ -146,12 +146,14 @@ def _check(model: ModelProto, path: Path) -> None:
 
 
 def _line(error: Exception) -> str:
-    """Return an error's message as one line of bounded length."""
+    """Return an error's message as one line of limited length."""
     return shortened(re.sub(r"\s+", " ", str(error)).strip(), 200) or type(error).__name__
 
 
 def _without_weights(graph: GraphProto) -> frozenset[str]:
-    """Replace large constants by inputs, because shape inference copies the model; return the constants' names."""
+    """Replace large constants with inputs, because shape inference copies the model, and return the constants'
+    names.
+    """
     from onnx import helper
 
     known = {each.name for each in graph.input}
@@ -185,7 +187,7 @@ def _keep(field: MutableSequence[T], kept: Sequence[T]) -> None:
 
 
 def _is_weight(tensor: TensorProto) -> bool:
-    """Whether to skip a tensor's values, because it has many elements or they are stored in a separate file."""
+    """Return whether to skip a tensor's values, because it has many elements or they are in a separate file."""
     return math.prod(tensor.dims) > _LARGE or bool(tensor.data_location == tensor.EXTERNAL)
 
 

@@ -1,4 +1,4 @@
-"""Convert an ONNX graph with inferred sizes to calls of PyTorch's operators that compute the same."""
+"""Convert an ONNX graph with inferred sizes to calls to PyTorch's operators that compute the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NAMES = {each: each.lower() for each in _SAME} | {
     "Swish": "silu",
     "Transpose": "permute",
 }
-"""ONNX's names of operators -> PyTorch's names."""
+"""ONNX's names for operators -> PyTorch's names."""
 _ARGUMENTS = {
     "convolution": ("input", "weight", "bias"),
     "gemm": ("mat1", "mat2", "bias"),
@@ -51,12 +51,12 @@ _ARGUMENTS = {
     "pow": ("self", "exponent"),
     "clamp": ("self", "min", "max"),
 }
-"""PyTorch's names of an operator's inputs; the inputs of all other operators are named self and other."""
+"""PyTorch's names for an operator's inputs. All other operators call their inputs self and other."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An operator in the file, with attributes by name and the inputs that are not constants."""
+    """One of the file's operators, with attributes by name and those inputs that aren't constants."""
 
     proto: NodeProto
     attributes: Mapping[str, object]
@@ -80,7 +80,7 @@ class _Node:
 
 
 class GraphReader:
-    """Reads an ONNX graph; `constants` are the names of constants, including those whose values were not loaded."""
+    """Reads an ONNX graph. `constants` are the names of constants, including those whose values weren't loaded."""
 
     def __init__(self, graph: GraphProto, constants: frozenset[str], dtype: str | None, layout: str) -> None:
         self._graph, self._constants, self._dtype, self._layout = graph, set(constants), dtype, layout
@@ -93,7 +93,7 @@ class GraphReader:
             self._store(tensor.name, tensor)
 
     def calls(self) -> Calls:
-        """Return the calls of the graph, without operators that compute constants."""
+        """Return the graph's calls, without operators that compute constants."""
         images = tuple(each.name for each in self._graph.input if each.name not in self._constants)
         found = tuple(each for node in self._graph.node for each in self._calls(node))
         dense = frozenset(("nchw",))
@@ -143,7 +143,7 @@ class GraphReader:
         yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
 
     def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
-        """Return a convolution's arguments except tensors, and the reason why no kernel computes it, or empty."""
+        """Return a convolution's arguments other than tensors, and why no kernel computes it, or ""."""
         proto = node.proto
         if proto.domain not in _ONNX:
             return {}, f"a {node.kind} of {proto.domain}, which is another operation"
@@ -167,9 +167,9 @@ class GraphReader:
 
 
 def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
-    """Return PyTorch's name of an operator that is not a convolution, and the arguments except tensors.
+    """Return what PyTorch calls an operator other than a convolution, and its arguments other than tensors.
 
-    The name is empty if PyTorch has no operator that computes the same.
+    If PyTorch has no operator that computes the same, the name is empty.
     """
     name, given = _NAMES.get(node.kind, ""), dict[str, Argument]()
     match name:
@@ -203,7 +203,7 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
 
 
 def _label(node: _Node) -> str:
-    """Return a node's name, or if the name is only a number, the name of the filters without `.weight`."""
+    """Return a node's name or, if that is just a number, the filters' name without `.weight`."""
     proto = node.proto
     name = str(proto.name).strip("/").removesuffix(f"/{node.kind}").replace("/", ".")
     numbered = re.fullmatch(rf"(p2o\.|n|node_?)?({re.escape(node.kind)})?[._@]?\d*", name, re.IGNORECASE)
@@ -233,7 +233,7 @@ def _nested(graphs: Iterable[GraphProto]) -> Iterator[str]:
 
 
 def _captured(graph: GraphProto) -> Iterator[str]:
-    """Yield the tensors that a subgraph reads from the graph that contains it."""
+    """Yield the tensors that a subgraph reads from the surrounding graph."""
     made = {each.name for each in (*graph.input, *graph.initializer)}
     made |= {each.values.name for each in graph.sparse_initializer}
     for proto in graph.node:
@@ -245,7 +245,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def _contradiction(node: _Node, w: Shape) -> str:
-    """Return how the attributes of a convolution contradict its filters or the standard; empty if they do not."""
+    """Return how a convolution's attributes contradict its filters or the standard, or "" if they don't."""
     how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
     if how not in _PADDED:
         return f"its auto_pad {plain(how)} is not one of {', '.join(_PADDED)}"
@@ -257,7 +257,7 @@ def _contradiction(node: _Node, w: Shape) -> str:
 def _padding(
     node: _Node, x: Shape, w: Shape, stride: Sequence[int], dilation: Sequence[int]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the padding at the start and at the end of each axis of the images."""
+    """Return the padding at the beginning and end of each of the images' axes."""
     axes = max(len(w) - 2, 0)
     how = node.word("auto_pad", "NOTSET")
     if how not in ("SAME_UPPER", "SAME_LOWER"):

@@ -1,4 +1,4 @@
-"""Infer the sizes of an ONNX model's tensors, including sizes that the model computes from other sizes."""
+"""Infer the sizes of an ONNX model's tensors, including those that the model computes from other sizes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""Maximum number of rounds of inferring sizes and computing with them; each round may find sizes for the next."""
+"""How many rounds of inferring sizes and computing with them there are at most. Each one may find sizes for the
+next.
+"""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
 ) | {"Add", "Sub", "Mul", "Div"}
-"""Operators that are evaluated on sizes; none of them turns a small tensor into a large one."""
+"""Operators that are evaluated on sizes. None of them turns a small tensor into a large one."""
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
-    """Infer the sizes of a model's tensors from the sizes of its inputs; return the model with sizes.
+    """Infer the sizes of a model's tensors from those of its inputs, and return the model with sizes.
 
-    The given model is changed. ONNX's own inference also computes with sizes, but not through a Cast, for example.
+    The given model is changed. ONNX's own inference computes with sizes too, but not through a Cast, for example.
     """
     from onnx import numpy_helper, shape_inference
 
@@ -43,7 +45,7 @@ def with_sizes(model: ModelProto) -> ModelProto:
 
 
 def dims(shape: TensorShapeProto) -> Shape:
-    """Return the sizes of a tensor; None for an unknown size."""
+    """Return a tensor's sizes, with None for an unknown one."""
     return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None for dim in shape.dim)
 
 

@@ -16,12 +16,12 @@ from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
 
 _SHOWN = 3
-"""Maximum number of labels in a comment; further labels are only counted."""
+"""How many labels a comment contains at most. Any others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLayer:
-    """A layer of a study: all layers of a network that have the same problem."""
+    """A study's layer, which stands for all of the network's layers with the same problem."""
 
     name: str
     problem: Problem
@@ -34,9 +34,9 @@ class NamedLayer:
 
 
 def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
-    """Return the layers of a study for a network at one or several batch sizes.
+    """Return a study's layers for a network at one or several batch sizes.
 
-    With several batch sizes, names end in the batch size, such as conv1-n8.
+    If there are several, names end in the batch size, such as conv1-n8.
     """
     layers: list[NamedLayer] = []
     taken: set[str] = set()
@@ -56,7 +56,7 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
 def study_text(
     name: str, title: Iterable[str], networks: Sequence[Findings], layers: Sequence[NamedLayer], accuracy: str | None
 ) -> str:
-    """Return the text of a study file; comments list the unsupported operators with reasons and shares of the FLOPs."""
+    """Return the text of a study file. Comments list the unsupported operators with reasons and shares of the FLOPs."""
     settings = {"name": plain_name(name) or "network"} | ({} if accuracy is None else {"accuracy": accuracy})
     head = [*(f"# {plain(line, 1000)}" for line in title), *_left_out(networks[0])]
     lines = [*head, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
@@ -73,7 +73,7 @@ def summaries(source: str, networks: Sequence[Graph], found: Sequence[Findings])
 
 
 def fused_parts(found: Findings) -> str:
-    """List the operators that are fused into layers, each with the number of layers; empty if there are none."""
+    """List the operators fused into layers, each with the number of layers."""
     counts = Counter(part for each in found.fused for part in each.parts)
     return ", ".join(f"{part} ({count})" for part, count in counts.items())
 
@@ -102,7 +102,7 @@ def _percent(share: float) -> str:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Join labels; if there are many, list the first few and count the rest."""
+    """Join labels. If there are many, list the first few and count the rest."""
     more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
     return f"{', '.join(labels[:_SHOWN])}{more}"
 

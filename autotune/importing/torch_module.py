@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from autotune.autotune_runtime.torch_capture import Part
 
 _WITHOUT = ("weights", "weights_backbone")
-"""Arguments of torchvision's builders that name weights to download; passing None downloads nothing."""
+"""The arguments of torchvision's builders for weights to download. Passing None downloads nothing."""
 
 
 def read_code(request: Request, stage: Callable[[str], None]) -> Graph:
-    """Read the model that PACKAGE.MODULE:NAME or FILE.py:NAME builds.
+    """Read the model built by PACKAGE.MODULE:NAME or FILE.py:NAME.
 
     NAME is a model, a function or class that is called without arguments, or a name that the module's `create_model`
     accepts, as in timm. The code runs on the meta device, without weights, or on the CPU if the model reads values.
-    `stage` is called with a message before each step, because steps take seconds. Raises ModelError if PyTorch, the
-    module or the name is missing, or if the model cannot be built or captured.
+    Since steps take seconds, `stage` is called with a message before each of them. Raises ModelError if PyTorch, the
+    module or the name is missing, or if the model can't be built or captured.
     """
     source = request.source
     with _pytorch(source, stage):
@@ -60,9 +60,9 @@ def read_code(request: Request, stage: Callable[[str], None]) -> Graph:
 
 
 def read_archive(request: Request, stage: Callable[[str], None]) -> Graph:
-    """Read an archive that `torch.export.save` wrote.
+    """Read an archive written by `torch.export.save`.
 
-    Raises ModelError if PyTorch is missing, if the archive is damaged or if it was exported for other sizes.
+    Raises ModelError if PyTorch is missing, or if the archive is damaged or was exported for other sizes.
     """
     source = request.source
     with _pytorch(source, stage):
@@ -90,10 +90,10 @@ def read_archive(request: Request, stage: Callable[[str], None]) -> Graph:
 def graph_of_module(
     module: nn.Module, sizes: Iterable[Sequence[int]], dtype: str | None = None, layout: str | None = None
 ) -> Graph:
-    """Return the graph of a model, or one graph with all parts of the model that `convert` would capture.
+    """Return a model's graph, or a single graph with all parts of the model that `convert` would capture.
 
-    The model must be in evaluation mode, and is changed. `sizes` are the sizes of the model's inputs. `dtype` and
-    `layout` replace those of the model.
+    The model must be in evaluation mode, and is changed. `sizes` are those of its inputs. `dtype` and `layout` override
+    the model's own.
     """
     from autotune.autotune_runtime.torch_example import example_arguments
 
@@ -102,7 +102,7 @@ def graph_of_module(
 
 
 def _like(value: Tensor, size: Sequence[int]) -> Tensor:
-    """Return a tensor of ones with the dtype and the memory format of an archive's input."""
+    """Return a tensor of ones with the dtype and memory format of an archive's input."""
     import torch
 
     from autotune.autotune_runtime.torch_call import LAST
@@ -148,7 +148,7 @@ def _part_graph(part: Part, dtype: str | None, layout: str | None) -> Graph:
 
 
 def _named(graph: Graph, part: Part) -> Graph:
-    """Return the graph of a part with names that are unique in the network."""
+    """Return a part's graph with names that are unique in the network."""
     prefix = f"{part.path}." if part.path else ""
 
     def renamed(names: Iterable[str]) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def _parameters(function: Callable[..., object]) -> Sequence[str]:
 
 
 def _module(source: str, where: str) -> ModuleType:
-    """Import the module of a source from its file or its import path; the current folder is searched last."""
+    """Import a source's module from its file or import path. The current folder is searched last."""
     name = where
     try:
         if where.endswith(".py"):
@@ -244,7 +244,7 @@ def _pytorch(source: str, stage: Callable[[str], None]) -> Iterator[None]:
     """Import PyTorch for the block, suppress its warnings and logs, and restore the import paths afterwards.
 
     Inside the block, standard output goes to standard error, because the study may be written to standard output.
-    Raises ModelError if PyTorch is not installed.
+    Raises ModelError if PyTorch isn't installed.
     """
     paths, disabled = sys.path[:], logging.root.manager.disable
     stage(f"{source}: importing PyTorch and the code")

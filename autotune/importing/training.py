@@ -1,4 +1,4 @@
-"""Convert a network's layers to the layers of training: each convolution without an epilogue, and its two gradients."""
+"""Convert a network's layers to those of training: each convolution without an epilogue, and its two gradients."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ DATA, FILTER = "-data", "-filter"
 def training_layers(layers: Sequence[NamedLayer], networks: Sequence[Graph]) -> tuple[NamedLayer, ...]:
     """Return the forward layers, and the gradients of all convolutions except transposed ones.
 
-    The forward layers have no activation and no residual, because a batch norm between the convolution and these needs
-    the convolution's output for its statistics. A layer whose input has the size of the network's input has no data
-    gradient. Raises StudyError if a layer has no gradient.
+    The forward layers have no activation and no residual, because a batch norm in between needs the convolution's
+    output for its statistics. A layer whose input has the size of the network's input has no data gradient. Raises
+    StudyError if a layer has no gradient.
     """
     inputs = {shape for network in networks for shape in network.inputs}
     forward: dict[Problem, NamedLayer] = {}
@@ -47,7 +47,7 @@ def _with_gradients(layer: NamedLayer, inputs: set[tuple[int | None, ...]], take
 
 
 def data_gradient(names: Mapping[str, Value]) -> Problem:
-    """Return a convolution's data gradient, a transposed convolution; `names` are the names of conv or conv2d."""
+    """Return a convolution's data gradient, which is a transposed convolution. `names` are those of conv or conv2d."""
     sizes = {**names, "c": names["k"], "k": names["c"]}
     for axis, output, taps in zip("dhw", "opq", "trs", strict=True):
         extent, outputs, filter_size, stride, pad, dilation = (
@@ -59,7 +59,7 @@ def data_gradient(names: Mapping[str, Value]) -> Problem:
 
 
 def filter_gradient(names: Mapping[str, Value]) -> Problem:
-    """Return a convolution's filter gradient; `names` are the names of conv or conv2d."""
+    """Return a convolution's filter gradient. `names` are those of conv or conv2d."""
     return _problem("conv_filter_gradient", names)
 
 

@@ -1,1 +1,1 @@
-"""Operations: the arrays, sizes and reference that `operation.toml` declares, and where operations are found."""
+"""Operations: the arrays, sizes and reference declared by `operation.toml`, and where operations are found."""

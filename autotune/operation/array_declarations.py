@@ -1,4 +1,4 @@
-"""Read an `[[array]]` of an operation's file; errors name the dotted key."""
+"""Read an `[[array]]` from an operation's file. Errors give the dotted key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CPP = frozenset(
 
 
 def is_name(name: str) -> bool:
-    """Whether a name can be used in expressions, in C++ and in Python."""
+    """Return whether a name can be used in expressions, in C++ and in Python."""
     return name.isidentifier() and name.isascii() and name not in _CPP and not keyword.iskeyword(name)
 
 
 def what_is_wrong(name: str) -> str:
-    """Return the reason why a name cannot be used."""
+    """Return why a name can't be used."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
     return f"{name!r} is not a name; expected letters, digits and _, no digit first"
@@ -50,7 +50,7 @@ def strings(table: Table, key: str, value: object, example: str = '["4"]') -> li
 
 
 class ArrayReader:
-    """Reads the declaration of an array; `expression` parses the expression at a key of a table."""
+    """Reads an array's declaration; `expression` parses the expression at one of a table's keys."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ArrayReader:
         self.expression = expression
 
     def read(self) -> ArrayTemplate:
-        """Read the array. Raises TemplateError naming the dotted key."""
+        """Read the array. Raises TemplateError with the dotted key."""
         table = self.table
         table.allow(_KEYS)
         name, role = table.word("name", ""), next((role for role in ROLES if role == table.get("role")), None)
@@ -103,7 +103,7 @@ class ArrayReader:
         )
 
     def shapes(self) -> Mapping[str, list[str]]:
-        """Read the extents by layout; the key is empty if the operation has no layouts."""
+        """Read the extents by layout. If the operation has no layouts, the key is empty."""
         array, layouts = self.table, self.words.get("layout", ())
         if not layouts:
             return {"": strings(array, "shape", array.get("shape"))}
@@ -113,7 +113,7 @@ class ArrayReader:
         return {layout: strings(shapes, layout, shapes.get(layout)) for layout in layouts}
 
     def scalar_shapes(self, dtypes: Mapping[str, str]) -> Mapping[str, list[str]]:
-        """Return the shape of a number that kernels take by value: one element in each layout."""
+        """Return the shape of a number that kernels take by value, which is one element in each layout."""
         for key in ("shape", "when", "windows"):
             if key in self.table:
                 raise self.table.error(key, "leave it out: a scalar is one number, and every problem has it")
@@ -122,10 +122,10 @@ class ArrayReader:
         return {layout: ["1"] for layout in self.words.get("layout", ("",))}
 
     def dtypes(self) -> tuple[str, Mapping[str, str]]:
-        """Read the word that determines the element type, and the type for each value of the word.
+        """Read the word that determines the element type, and the type for each of its values.
 
-        The key `dtype` may name another word whose values are types, name one type for every problem, or list a type
-        for each storage type of the problem. By default the elements have the problem's storage type.
+        The key `dtype` may give another word whose values are types, one type for every problem, or a type for each of
+        the problem's storage types. By default, the elements have the problem's storage type.
         """
         array, word, words = self.table, "dtype", self.words["dtype"]
         match array.get("dtype", {}):
@@ -150,7 +150,7 @@ class ArrayReader:
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
         """Read how the array's test data are made.
 
-        Raises TemplateError if an array without test data has the key, or if the array's type cannot hold the data.
+        Raises TemplateError if an array without test data has this key, or if the array's type can't hold the data.
         """
         if "fill" in self.table and not is_read:
             raise self.table.error("fill", f"leave it out: {_NOT_READ}")
@@ -195,7 +195,7 @@ class ArrayReader:
                 raise self.table.error("between", f"expected two numbers, the lower first, got {given!r}")
 
     def axes(self, shapes: Mapping[str, list[str]], *, is_read: bool) -> tuple[str, ...]:
-        """Read the axes that have windows; each axis must occur in every layout."""
+        """Read the axes that have windows. Each of them must occur in every layout."""
         if "windows" in self.table and not is_read:
             raise self.table.error("windows", "leave it out: only arrays of the roles in, weights, inout are read")
         windows = self.table.table("windows", "expected a table of axes")

@@ -1,4 +1,4 @@
-"""Records of an operation's file: sizes, parts of words, rules, distances and arrays."""
+"""What an operation's file contains: sizes, parts of words, rules, distances and arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = ("in", "weights", "out", "inout", "scratch", "scalar")
 content does not matter before or after a launch. scalar: one number of each launch, which kernels take by value.
 """
 READ: tuple[Role, ...] = ("in", "weights", "inout", "scalar")
-"""Roles of arrays whose content a kernel needs."""
+"""Roles of arrays whose contents a kernel needs."""
 COMPUTED: tuple[Role, ...] = ("out", "inout")
 """Roles of arrays that a kernel computes."""
 KEPT: tuple[Role, ...] = ("in", "weights", "scalar")
@@ -36,18 +36,18 @@ FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutatio
 numbers; `data` takes the test data from data.py.
 """
 DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
-"""Fills whose second data set consists of whole numbers between two bounds; other fills give the same data twice."""
+"""Fills whose second data set consists of integers between two bounds. All other fills give the same data twice."""
 _MULTIPLIER = 0.618  # step of a permutation, as a fraction of its length
 _SHIFT = 7919  # places by which the permutation of the next row is rotated
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
-"""With `multilinear`, an output is a sum of products, and their number and magnitudes determine its error bound."""
+"""With `multilinear`, an output is a sum of products, whose number and magnitudes determine its error bound."""
 IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size of a problem, which is a whole number."""
+    """A problem's size, which is an integer."""
 
     name: str
     doc: str
@@ -58,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of each word of an enumeration, with its own name, such as the activation of an epilogue."""
+    """A part of each word in an enumeration, with its own name, such as an epilogue's activation."""
 
     name: str
     word: str
@@ -78,7 +78,7 @@ class Rule:
     """the error for a violation, with expressions in ${...}"""
 
     def broken(self, names: Mapping[str, Value]) -> str:
-        """Return the error for a problem that breaks the rule; empty if the problem obeys the rule."""
+        """Return the error for a problem that breaks the rule, or "" if it doesn't."""
         if self.holds.integer(names):
             return ""
         where = self.holds.expression.where
@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The error bound of outputs, in addition to the rounding of the storage type."""
+    """Error bounds for outputs, in addition to the storage type's rounding."""
 
     model: ErrorModel
     rtol: float = 0.0
@@ -105,13 +105,13 @@ class Bounds:
         return replace(self, rtol=rtol, atol=atol)
 
     def unit(self, value: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the unit of errors for outputs that are not sums of products, computed from their reference values."""
+        """Return the unit of errors for outputs that aren't sums of products, computed from their reference values."""
         return self.atol + self.rtol * abs(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A part of the distance between two problems."""
+    """Part of the distance between two problems."""
 
     of: Bound
     weight: float
@@ -119,7 +119,7 @@ class Apart:
     """True: the weight counts for each factor of two; False: once for any difference"""
 
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-        """Return this part's contribution to the distance of two problems, given their values by name."""
+        """Return how much this part contributes to the distance between two problems, given their values by name."""
         if self.factors:
             return self.weight * abs(math.log2(max(1, self.of.integer(one)) / max(1, self.of.integer(other))))
         return self.weight if self.of.any(one) != self.of.any(other) else 0.0
@@ -127,7 +127,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The places on an axis that outputs need: tap t of output i is at i * stride + t * dilation - pad.
+    """Which places on an axis outputs need: tap t of output i is at i * stride + t * dilation - pad.
 
     Raises StudyError for a number that is out of range.
     """
@@ -146,7 +146,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of one problem."""
+    """One of a problem's arrays."""
 
     name: str
     role: Role
@@ -174,12 +174,12 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """Number of elements of the whole array."""
+        """How many elements the whole array has."""
         return math.prod(self.shape)
 
     @property
     def whole_bounds(self) -> tuple[int, int]:
-        """The smallest and largest test value, if the test data are whole numbers: drawn ones, ones or zeros."""
+        """The smallest and largest test value, if the test data are integers: drawn ones, ones or zeros."""
         if self.fill in DRAWN:
             return self.least, self.most
         return (1, 1) if self.fill == "ones" else (0, 0)
@@ -188,7 +188,7 @@ class Array:
     def steps(self) -> tuple[int, int, int]:
         """The length of the last axis, and the increments per position and per row, for `range` and `permutation`.
 
-        At position i of row r the value is (i * step + r * shift) % length.
+        At position i of row r, the value is (i * step + r * shift) % length.
         """
         length = self.shape[-1]
         if self.fill == "range":
@@ -206,7 +206,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class ArrayTemplate:
-    """An `[[array]]` of the file, before it is evaluated for a problem."""
+    """One of the file's `[[array]]` tables, before it is evaluated for a problem."""
 
     name: str
     role: Role
@@ -228,7 +228,7 @@ class ArrayTemplate:
     atol: float | None
 
     def evaluate(self, names: Mapping[str, Value], runtime: Sequence[str]) -> Array:
-        """Return the array of a problem, given the problem's values by name."""
+        """Return a problem's array, given the problem's values by name."""
         extents = self.shapes[""] if "" in self.shapes else self.shapes[str(names["layout"])]
         return Array(
             name=self.name,

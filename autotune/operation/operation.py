@@ -1,6 +1,6 @@
-"""An operation without its kernels: the sizes, arrays and cost that its folder's `operation.toml` declares.
+"""An operation without its kernels: the sizes, arrays and cost declared in its folder's `operation.toml`.
 
-All code that loops over the arrays or sizes of a problem uses this module.
+All code that loops over a problem's arrays or sizes uses this module.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ _SIMILARITY = ("factors", "differences", "kinds")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """An operation as declared in its file. Operations with equal names and texts are equal and pickled as texts."""
+    """An operation as declared in its file. Operations with the same name and text are equal, and are pickled
+    as text.
+    """
 
     name: str
     folder: Path
@@ -98,7 +100,7 @@ class Operation:
 
     @property
     def numbers(self) -> frozenset[str]:
-        """The names that are not enumerations; their values are never negative."""
+        """The names that aren't enumerations, whose values are never negative."""
         return self.names - self.enumerations.keys()
 
     @property
@@ -113,20 +115,20 @@ class Operation:
         return {**self.words, **{part.name: part.values for part in self.parts}}
 
     def parts_of(self, word: str) -> tuple[Part, ...]:
-        """Return the parts of an enumeration's words; empty if the words have no parts."""
+        """Return the parts of an enumeration's words, or nothing if the words have no parts."""
         return tuple(part for part in self.parts if part.word == word)
 
     def names_of(self, *roles: Role) -> tuple[str, ...]:
-        """Return the names of the arrays with these roles, in the file's order."""
+        """Return the arrays with these roles, by name, in the file's order."""
         return tuple(array.name for array in self.arrays if array.role in roles)
 
     def seed(self, name: str) -> int:
-        """Return the seed of an array's test data: the array's position in the file."""
+        """Return the seed for an array's test data, which is the array's position in the file."""
         return [array.name for array in self.arrays].index(name)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the arrays that the reference takes, in the file's order."""
+        """The arrays that the reference takes, by name, in the file's order."""
         return self.names_of(*READ)
 
     @property
@@ -136,7 +138,7 @@ class Operation:
 
     @property
     def outputs(self) -> str:
-        """The number of elements of a problem's first output, as an expression."""
+        """How many elements a problem's first output has, as an expression."""
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
 
@@ -147,7 +149,7 @@ class Operation:
 
     @property
     def runtime_name(self) -> str:
-        """Names of the run-time sizes in the form for messages: `n`, or `batch x m` if there are several."""
+        """The run-time sizes as they appear in messages: `n`, or `batch x m` if there are several."""
         return " x ".join(self.runtime)
 
     @property
@@ -160,7 +162,7 @@ class Operation:
         return frozenset(found)
 
     def complete(self, given: Mapping[str, Value]) -> dict[str, Value]:
-        """Return every size and word of a problem in the file's order; missing ones get their defaults.
+        """Return all of a problem's sizes and words in the file's order, with defaults for missing ones.
 
         Raises StudyError for an unknown name, and for a missing size without a default.
         """
@@ -185,7 +187,7 @@ class Operation:
         return names
 
     def check(self, values: Mapping[str, Value]) -> None:
-        """Raise StudyError if the sizes and words do not make a valid problem."""
+        """Raise StudyError if the sizes and words don't make a valid problem."""
         for size in self.sizes:
             value = values[size.name]
             if isinstance(value, bool) or not isinstance(value, int):
@@ -202,21 +204,21 @@ class Operation:
                 raise StudyError(why)
 
     def arrays_of(self, names: Mapping[str, Value]) -> tuple[Array, ...]:
-        """Return the arrays of a problem in the file's order, omitting arrays whose `when` does not hold."""
+        """Return a problem's arrays in the file's order, leaving out those whose `when` doesn't hold."""
         return tuple(array.evaluate(names, self.runtime) for array in self.arrays if array.when.integer(names))
 
 
 @lru_cache
 def parse_operation(folder: Path, text: str, references: tuple[tuple[str, str], ...] = ()) -> Operation:
-    """Parse the text of an operation's file; the operation is named after the folder.
+    """Parse the text of an operation's file. The operation is named after the folder.
 
-    Raises TemplateError naming the dotted key.
+    Raises TemplateError with the dotted key.
     """
     return _Reader(folder, read_toml(text, TemplateError, str(folder / FILE))).read(text, references)
 
 
 class _Reader:
-    """Reads the tables of an operation's file; errors name the dotted key."""
+    """Reads the tables of an operation's file. Errors give the dotted key."""
 
     def __init__(self, folder: Path, table: Table) -> None:
         self.folder = folder
@@ -290,7 +292,7 @@ class _Reader:
         )
 
     def message(self, text: str) -> str:
-        """Return the text of a rule's error after checking that its expressions parse."""
+        """Return a rule's error text after checking that its expressions can be parsed."""
         if not text.strip() or not text.isprintable():
             what = "expected a message of one line, for where the rule does not hold"
             raise self.table.error("rules", f"{text!r}: {what}")
@@ -367,7 +369,7 @@ class _Reader:
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        """Return all words of an enumeration with two parts, beginning with the words in [words], and the two parts."""
+        """Return all words of an enumeration with two parts, beginning with those in [words], and the two parts."""
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")
@@ -407,6 +409,6 @@ class _Reader:
 
 
 def _first_or_not(extents: tuple[Bound, ...], leading: str) -> bool:
-    """Whether the leading size occurs in no extent of an array, or is exactly the first extent."""
+    """Return whether the leading size is exactly an array's first extent, or occurs in none of them."""
     first, *others = extents
     return not any(leading in each.names for each in (others if first.expression.text == leading else extents))

@@ -1,4 +1,4 @@
-"""Find operations: bundled ones, and operations declared in a user's directories."""
+"""Find operations: bundled ones, and those declared in a user's directories."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from autotune.text_file import read_text
 from autotune.toml_table import did_you_mean
 
 CONV2D = "conv2d"
-"""The name of the operation that has a typed record, `Conv2dProblem`."""
+"""The operation that has a typed record, `Conv2dProblem`."""
 CONV = "conv"
-"""The name of the operation for convolutions of one to three dimensions, padded on either side.
-conv2d defines the same names of sizes.
+"""The operation for convolutions of one to three dimensions, padded on either side. conv2d defines the same names for
+sizes.
 """
 
 
@@ -26,7 +26,7 @@ conv2d defines the same names of sizes.
 def operation(name: str) -> Operation:
     """Return a bundled operation, reading its file once.
 
-    Raises TemplateError for a name that is not bundled, and for an invalid file, naming the dotted key.
+    Raises TemplateError for a name that isn't bundled and, with the dotted key, for an invalid file.
     """
     names = _declared_in(shipped("templates"))
     if name not in names:
@@ -35,7 +35,7 @@ def operation(name: str) -> Operation:
 
 
 def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Return every operation by name: the bundled ones, then the operations in folders of `directories`.
+    """Return every operation by name: first the bundled ones, then those in folders of `directories`.
 
     Raises TemplateError for an invalid file, and for a second operation with the same name.
     """
@@ -73,10 +73,10 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
 
 
 def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
-    """Return the operations of a results database whose folders exist here, read from these folders.
+    """Return those of a results database's operations whose folders exist here, read from these folders.
 
-    "Here" is the current directory and, if `what` is the path of a study file, the directory of that file. Otherwise
-    `what` is the name of a study or layer. Raises TemplateError for an invalid file.
+    "Here" is the current directory and, if `what` is a study file's path, that file's directory. Otherwise, `what` is
+    the name of a study or layer. Raises TemplateError for an invalid file.
     """
     names = dict.fromkeys(each.name for each in recorded if is_name(each.name))
     own = (name for name in names if name not in _declared_in(shipped("templates")))
@@ -88,12 +88,12 @@ def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> t
 
 
 def _declared_in(directory: Path) -> tuple[str, ...]:
-    """Return the names of the folders that declare an operation."""
+    """Return the names of folders that declare an operation."""
     return tuple(path.parent.name for path in sorted(directory.glob(f"*/{FILE}")))
 
 
 def read_operation(folder: Path) -> Operation:
-    """Read the operation that a folder declares. Raises TemplateError naming the dotted key."""
+    """Read the operation declared in a folder. Raises TemplateError with the dotted key."""
     paths = (path for path in (folder / NUMPY_REFERENCE, folder / REFERENCE, folder / DATA) if path.exists())
     references = tuple((path.name, read_text(path, TemplateError)) for path in paths)
     found = parse_operation(folder, read_text(folder / FILE, TemplateError), references)

@@ -1,4 +1,4 @@
-"""The storage types of arrays: C++ and NumPy names, ranges of whole numbers, and rounding."""
+"""Arrays' storage types: C++ and NumPy names, ranges of integers, and rounding."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ class StorageType:
 
     @property
     def rounding(self) -> float:
-        """Unit roundoff of a stored output; 0 for f32 and f64, which the accuracy class covers, and for integers."""
+        """Unit roundoff of a stored output, or 0 for integers and for f32 and f64, where the accuracy class
+        covers it.
+        """
         return 2.0 ** -(self.fraction_bits + 1) if 0 < self.fraction_bits < _F32_BITS else 0.0
 
     @property
     def least_rounding(self) -> float:
-        """Half of the smallest number above 0; 0 if outputs never come near it."""
+        """Half of the smallest positive number, or 0 if outputs never come near it."""
         return 2.0 ** (self.least_exponent - self.fraction_bits - 1) if self.least_exponent else 0.0
 
 
@@ -61,7 +63,7 @@ TYPES: Mapping[str, StorageType] = {
         StorageType("i64", "long long", 8, (-_EXACT, _EXACT), "fp32", numpy="<i8"),
     )
 }
-"""Storage types by name; the C interface of exports numbers them in this order."""
+"""Storage types by name. The C interface of exports numbers them in this order."""
 SCALAR_TYPES = ("f32", "f64", "i32", "i64")
 """Storage types of the numbers that kernels take by value."""
 FLOATS = tuple(name for name, each in TYPES.items() if each.is_float)

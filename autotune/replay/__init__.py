@@ -1,1 +1,1 @@
-"""The recorded trials of a database: a device that replays them, and the records that the cost model is fitted to."""
+"""A database's recorded trials: a device that replays them, and the records to which the cost model is fitted."""

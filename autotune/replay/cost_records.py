@@ -21,15 +21,15 @@ from autotune.store import Store, TrialRow
 from autotune.trial import Config
 
 FOLDS = 10
-"""Number of parts that the layers are divided into. Each part is predicted from the records of the other parts."""
+"""Into how many parts the layers are divided. Each part is predicted from the records of the others."""
 
 Shape = tuple[str, tuple[tuple[str, int], ...]]
-"""An operation and a problem's sizes without run-time sizes, which all types and batch sizes of a layer share."""
+"""An operation and a problem's sizes except for run-time sizes, which a layer's types and batch sizes share."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyRecords:
-    """The correct configs of one family on one layer and device."""
+    """One family's correct configs on one layer and device."""
 
     family: str
     configs: tuple[Config, ...]
@@ -39,7 +39,7 @@ class FamilyRecords:
 
 @dataclass(frozen=True, slots=True)
 class LayerRecords:
-    """The correct configs of all families on one layer and device."""
+    """All families' correct configs on one layer and device."""
 
     problem: Problem
     device: DeviceInfo
@@ -60,7 +60,7 @@ def shape_of(problem: Problem) -> Shape:
 
 
 def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]) -> list[LayerRecords]:
-    """Read the layers of some databases on calibrated GPUs, with the configs that the families still have."""
+    """Read some databases' layers on calibrated GPUs, with the configs that the families still have."""
     found = []
     for file in files:
         with Store(file, create=False) as store:
@@ -102,7 +102,7 @@ def _of_families(
 
 
 def observed_in(records: Iterable[LayerRecords]) -> list[Observed]:
-    """Return the records in the form that `fit` expects."""
+    """Return the records in the form expected by `fit`."""
     return [family.observed for layer in records for family in layer.families]
 
 
@@ -115,10 +115,10 @@ def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[st
 
 
 def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
-    """Predict the layers of each fold from the other layers, and return quantiles of the ratio of two times.
+    """Predict each fold's layers from the others, and return quantiles of the ratio of two times.
 
-    The first time belongs to the config that is predicted to be fastest, the second to the fastest config of the same
-    layer and accuracy class. The result is empty if there is only one shape.
+    The first time is that of the config predicted to be fastest, the second that of the fastest config for the same
+    layer and accuracy class. If there is only one shape, the result is empty.
     """
     shapes = sorted({layer.shape for layer in records})
     ratios: list[float] = []
@@ -137,7 +137,7 @@ def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
 
 
 def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
-    """Yield the ratio of `held_out_error` for each accuracy class in which a layer has several configs."""
+    """Yield the ratio used by `held_out_error` for each accuracy class in which a layer has several configs."""
     predicted = np.concatenate(
         [log_times(each.observed.terms, weights.get(each.observed.family, weights[""]))[0] for each in layer.families]
     )

@@ -1,4 +1,4 @@
-"""Group the trials of a results database so that times within a group can be compared."""
+"""Group a results database's trials so that times within a group are comparable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from autotune.store import Store, TrialRow
 from autotune.trial import END_TO_END, Value
 
 REPLAYED = "replay"
-"""The kind of device whose trials were themselves read from a recording."""
+"""The kind of device whose trials come from a recording themselves."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""What trials must share so that their times are comparable: layer, device, environment and measurement mode."""
+"""What trials must share for their times to be comparable: layer, device, environment and measurement mode."""
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
-    """Group the evaluated configs of some problems, or of all problems, so that times in a group are comparable.
+    """Group the evaluated configs for some problems, or for all of them, so that times in a group are comparable.
 
     Within a group, configs are in the order in which they were first evaluated. If a config was evaluated several
     times, only the latest trial is included.
@@ -38,7 +38,7 @@ def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> di
 
 @dataclass(frozen=True, slots=True)
 class FamilyTrials:
-    """The comparable trials of one family."""
+    """One family's comparable trials."""
 
     family: str
     params: Mapping[str, Sequence[Value]]
@@ -61,13 +61,13 @@ def families_of(store: Store, rows: Sequence[TrialRow]) -> list[FamilyTrials]:
 
 
 def _has(row: TrialRow, params: Mapping[str, Sequence[Value]]) -> bool:
-    """Whether a trial has exactly these parameters, each with one of its declared values."""
+    """Return whether a trial has exactly these parameters, each with one of its declared values."""
     values = row.trial.config.params
     return values.keys() == params.keys() and all(values[name] in known for name, known in params.items())
 
 
 def device_words(measured: Measured, groups: Mapping[Measured, Sequence[TrialRow]]) -> str:
-    """Return a device's name; add the measurement mode or the driver if the layer has trials with several of them."""
+    """Return a device's name, with the measurement mode or the driver if the layer has trials with several of them."""
     problem, device, environment, measurement_mode = measured
     alike = [key for key in groups if key[:2] == (problem, device)]
     words = groups[measured][0].device.name

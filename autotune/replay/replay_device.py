@@ -1,7 +1,7 @@
-"""The `replay` device, which returns recorded trials of one device from a results database.
+"""The `replay` device, which returns one device's recorded trials from a results database.
 
-`replay:FILE` replays the only device in the database; `replay:FILE@NAME` names one of several devices. Only recorded
-configs can be evaluated, so a study's search spaces shrink to the recorded configs of its layers.
+`replay:FILE` replays the database's only device; if there are several, use `replay:FILE@NAME`. Only recorded configs
+can be evaluated, so a study's search spaces shrink to those recorded for its layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Key = tuple[str, frozenset[tuple[str, Value]]]
 
 
 class ReplayEvaluator(Evaluator):
-    """An evaluator that returns the recorded trials of one device, in the environment of the device's latest trial."""
+    """An evaluator that returns one device's recorded trials, in the environment of its latest trial."""
 
     def __init__(self, rest: str) -> None:
         path, device = _file_and_device(rest)
@@ -48,7 +48,7 @@ class ReplayEvaluator(Evaluator):
 
     @property
     def info(self) -> DeviceInfo:
-        """The recorded device, with the kind `replay`, because no result is measured on this machine."""
+        """The recorded device, but with the kind `replay`, because nothing is measured on this machine."""
         return self._info
 
     @property
@@ -57,7 +57,7 @@ class ReplayEvaluator(Evaluator):
         return self._environment
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config]:
-        """Return the recorded configs of a layer. Raises DeviceError if there are none."""
+        """Return the configs recorded for a layer. Raises DeviceError if there are none."""
         found = self._trials.get((problem, cache))
         if found is None:
             known = "; ".join(f"{known} ({measurement_mode})" for known, measurement_mode in self._trials)
@@ -68,11 +68,11 @@ class ReplayEvaluator(Evaluator):
         return frozenset(trial.config for trial in found.values())
 
     def compile(self, source: KernelSource) -> Future[Binary]:
-        """Return a finished future with the recorded result of the compilation."""
+        """Return a finished future with the compilation's recorded result."""
         return compiled_at_once(self._compiled, source)
 
     def _compiled(self, source: KernelSource) -> Binary:
-        """Return an empty binary with the recorded resources. Raises Rejected for a recorded failure to compile."""
+        """Return an empty binary with the recorded resources. Raises Rejected if the recorded compilation failed."""
         known = (
             _recorded(found, source.config) for (problem, _), found in self._trials.items() if problem == source.problem
         )
@@ -82,14 +82,14 @@ class ReplayEvaluator(Evaluator):
         return Binary(Target(REPLAYED), b"", trial.resources, "", source.program.entries)
 
     def evaluate(self, source: KernelSource, binary: Binary, *, cache: str, best_us: float | None) -> Measured:
-        """Return the recorded result of a config."""
+        """Return a config's recorded result."""
         trial = self._trial(source, cache)
         if trial.outcome != Outcome.CORRECT or trial.timing is None:
             raise _failure(trial)
         return Measured(trial.timing, trial.error or ErrorStats(0.0, 0.0), trial.reason == "too_slow")
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
-        """Return the recorded medians. Raises DeviceError for a baseline, because baselines are not recorded."""
+        """Return the recorded medians. Raises DeviceError for a baseline, because baselines aren't recorded."""
         if request.baselines:
             raise DeviceError("replay: libraries are measured on CUDA devices only")
         medians = [self._trial(source, request.cache).median_us for source, _ in request.kernels]
@@ -102,7 +102,7 @@ class ReplayEvaluator(Evaluator):
 
 
 def _file_and_device(rest: str) -> tuple[Path, str]:
-    """Parse `FILE` or `FILE@NAME`. If a file with this whole name exists, `@` belongs to the name of the file.
+    """Parse `FILE` or `FILE@NAME`. If there is a file with the whole name, the `@` is part of it.
 
     Raises DeviceError for a URL.
     """
@@ -115,9 +115,9 @@ def _file_and_device(rest: str) -> tuple[Path, str]:
 
 
 def _rows(path: Path, device: str) -> list[TrialRow]:
-    """Read the trials of one device from a database.
+    """Read one device's trials from a database.
 
-    Raises DeviceError if there are no trials, or if several devices have trials and none is named.
+    Raises DeviceError if there are none, or if several devices have trials and none of them is named.
     """
     with Store(path, create=False) as store:
         groups = measured_rows(store)
@@ -138,7 +138,7 @@ def _key(config: Config) -> _Key:
 
 
 def _recorded(trials: Mapping[_Key, Trial], config: Config) -> Trial | None:
-    """Return the trial of a config.
+    """Return a config's trial.
 
     If there is none, returns a trial recorded before parameters were added to the family.
     """

@@ -1,9 +1,9 @@
 """The store: an SQLite database, accessed through SQLAlchemy, that returns records.
 
-No other package imports sqlite3 or SQLAlchemy. `schema` declares the tables and views. Each noun has a module with its
-records and a class whose methods are transactions; the class for trials is in `trial_store`. A field of a record is the
-column of the same name. To add a column to trials, add a field to `trial.Trial`, `Resources` or `Phases`, measure it,
-and add it to `analysis.trial_columns` and docs/schema.json.
+No other package imports sqlite3 or SQLAlchemy. `schema` declares the tables and views. Each noun has a module that
+contains its records and a class whose methods are transactions; for trials, this class is in `trial_store`. A record's
+field is the column of the same name. To add a column to trials, add a field to `trial.Trial`, `Resources` or `Phases`,
+measure it, and add it to `analysis.trial_columns` and docs/schema.json.
 """
 
 from autotune.store.best import BestRow

@@ -44,17 +44,17 @@ from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 TUNE_FIRST = "run `autotune tune STUDY` first"
 
 DecidedBy = Literal["finals", "retime", "median"]
-"""The measurement that made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
+"""Which measurement made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
 
 Match = Literal["exact", "device class"]
-"""How well a row matches a device: tuned on this device, or on one with the same compute capability and SM count."""
+"""How well a row matches a device: tuned on it, or on one with the same compute capability and SM count."""
 
 CORRECT = trials.c.outcome == str(Outcome.CORRECT)
 
 
 @dataclass(frozen=True, slots=True)
 class BestRow:
-    """The best kernel of one layer, device, accuracy class, determinism and measurement mode."""
+    """The best kernel for a layer, device, accuracy class, determinism and measurement mode."""
 
     study: str
     """the study that the caller asked about; `row` may come from another study with the same layer shape"""
@@ -87,7 +87,7 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class BestStore:
-    """Finds the best kernel of each layer, device, accuracy class, determinism and measurement mode."""
+    """Finds the best kernel for each layer, device, accuracy class, determinism and measurement mode."""
 
     database: Database
 
@@ -99,12 +99,12 @@ class BestStore:
         kind: str | None = None,
         accuracy: str | None = None,
     ) -> tuple[BestRow, ...]:
-        """List the current best kernels of some layers, of a problem, or of every layer.
+        """List the current best kernels for some layers, for a problem, or for every layer.
 
-        Layers are in the order of their studies. The first row of a layer is the fastest kernel of the accuracy classes
-        that the study admits. For a problem, the names of its layers do not matter. With `device`, a layer gets the
-        rows of this device, or, if there are none, the rows of devices of the same class; `match` distinguishes the two
-        cases. The result is empty if there is no best kernel.
+        Layers are in the order of their studies. A layer's first row is its fastest kernel in the accuracy classes that
+        the study admits. For a problem, it doesn't matter what its layers are called. With `device`, a layer gets this
+        device's rows or, if there are none, those of devices in the same class; `match` tells you which. If there is no
+        best kernel, the result is empty.
         """
         if accuracy is not None:
             one_of("accuracy class", accuracy, ACCURACY_CLASSES)
@@ -119,14 +119,14 @@ class BestStore:
         return rows if device is None else _matching(rows, device)
 
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
-        """Whether there are correct imported trials that would be ranked after a retime on this machine."""
+        """Return whether there are correct imported trials that would be ranked after a retime on this machine."""
         never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
         return self._is_there(what, device, CORRECT, trials.c.origin == "imported", never_retimed)
 
     def _is_there(
         self, what: str | Problem | None, device: DeviceInfo | None, *conditions: ColumnElement[bool]
     ) -> bool:
-        """Whether a layer or study has a trial that meets the conditions; end-to-end trials do not count."""
+        """Return whether a layer or study has a trial that meets the conditions, not counting end-to-end trials."""
         among = [*conditions, trials.c.measurement_mode != END_TO_END]
         if device is not None:
             among.append(trials.c.device_id.in_(select(devices.c.id).where(*same_device(device))))
@@ -141,7 +141,7 @@ class BestStore:
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
         """Return advice for a layer without a best kernel.
 
-        The advice is to re-time imported trials, to find out why all trials failed, or `otherwise`.
+        This is to re-time imported trials, to find out why all trials failed, or `otherwise`.
         """
         named = f" {what}" if what else ""
         if self.is_imported(what, device):
@@ -188,10 +188,10 @@ def _best(
     places: Sequence[LayerRef] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
-    """Yield the best kernels of some tuning targets with the names that their studies give the layers.
+    """Yield the best kernels for some tuning targets, with the names that their studies give to the layers.
 
-    `targets` and `places` None select every layer. If `part` is given, it has the parameters of `part_of`, and the
-    kernels are the best by the rule `best_of` instead of `BEST_NOW`.
+    If `targets` and `places` are None, this includes every layer. `part` contains the parameters of `part_of`; with it,
+    the rule is `best_of` instead of `BEST_NOW`.
     """
     chosen = text(BEST_NOW if part is None else best_of()).columns(*_CHOSEN).subquery("chosen")
     statement = (
@@ -237,7 +237,7 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
 
 
 def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
-    """Return the ids of the tuning targets that a problem or some layers have."""
+    """Return the ids of a problem's or some layers' tuning targets."""
     if isinstance(what, Problem):
         return {row.id for row in connection.execute(target_of(what))}
     return target_ids(places or ())
@@ -249,7 +249,7 @@ def target_of(problem: Problem) -> Select[tuple[int]]:
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
-    """For each layer, return the rows of this device, or else the rows of devices of the same class, marked as such."""
+    """For each layer, return this device's rows or else those of devices in the same class, marked as such."""
     exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
     found = []
     for row in rows:

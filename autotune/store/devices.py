@@ -1,4 +1,4 @@
-"""Devices, environments and runs, and the measured rates and noise floors of devices."""
+"""Devices, environments and runs, and the devices' measured rates and noise floors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment_of(row: RowMapping) -> Environment:
 
 
 def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int:
-    """Store a device or update its limits; return its id."""
+    """Store a device or update its limits, and return its id."""
     values = values_of(info, devices)
     identity = {name: values.pop(name) for name in DEVICE_IDENTITY}
     device_id = identify(connection, devices, identity, {**values, "first_seen_at": now})
@@ -40,7 +40,7 @@ def store_device(connection: Connection, info: DeviceInfo, now: datetime) -> int
 
 
 def store_environment(connection: Connection, record: Environment, now: datetime) -> int:
-    """Store an environment if it is new; return its id. The environment's attributes are stored with each run."""
+    """Store an environment if it is new, and return its id. Its attributes are stored with each run."""
     return identify(connection, environments, values_of(record, environments), {"first_seen_at": now})
 
 
@@ -53,12 +53,12 @@ def store_run(connection: Connection, device_id: int, environment_id: int, recor
 
 
 def same_device(info: DeviceInfo) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that select the row of `devices` for this device."""
+    """Return conditions that select this device's row of `devices`."""
     return tuple(devices.c[name] == getattr(info, name) for name in DEVICE_IDENTITY)
 
 
 def measured_on(connection: Connection, info: DeviceInfo, record: Environment, now: datetime) -> Values:
-    """Return the columns that say where and when a property of a device was measured."""
+    """Return the columns that say where and when a device's property was measured."""
     ids: Values = {
         "device_id": store_device(connection, info, now),
         "environment_id": store_environment(connection, record, now),
@@ -68,12 +68,12 @@ def measured_on(connection: Connection, info: DeviceInfo, record: Environment, n
 
 @dataclass(frozen=True, slots=True)
 class DeviceStore:
-    """Reads the devices that trials ran on."""
+    """Reads the devices on which trials ran."""
 
     database: Database
 
     def by_id(self) -> dict[int, DeviceInfo]:
-        """Return every recorded device by its id, in the order in which the devices were first seen."""
+        """Return every recorded device by id, in the order in which the devices were first seen."""
         with self.database.read() as connection:
             rows = rows_of(connection, select(devices).order_by(devices.c.id))
             return {row[devices.c.id]: device_of(row) for row in rows}
@@ -83,7 +83,9 @@ class DeviceStore:
         return tuple(self.by_id().values())
 
     def newest_environments(self) -> dict[tuple[str, str, int, int, int], Environment]:
-        """Return the environment of each device's newest run; a run with imported trials counts only without others."""
+        """Return the environment of each device's newest run. A run with imported trials counts only if there are no
+        others.
+        """
         is_imported = runs.c.id.in_(select(trials.c.run_id).where(trials.c.origin == "imported"))
         statement = (
             select(devices, runs, environments)
@@ -97,7 +99,7 @@ class DeviceStore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run of a process on a device in an environment, in an open transaction."""
+    """A process's run on a device in an environment, in an open transaction."""
 
     connection: Connection
     now: datetime
@@ -109,7 +111,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs of this process: one for each device and environment, stored with the first row that refers to it."""
+    """This process's runs, one for each device and environment, stored together with the first row that refers
+    to them.
+    """
 
     database: Database
     _ids: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -131,19 +135,19 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class RateStore:
-    """Stores and reads the calibrated rates of devices."""
+    """Stores and reads devices' calibrated rates."""
 
     database: Database
 
     def add(self, device: DeviceInfo, environment: Environment, measured: Sequence[Rate]) -> None:
-        """Store rates of a device that were measured together; they replace its earlier rates of the same units."""
+        """Store rates that were measured together on a device, replacing its earlier rates of the same units."""
         with self.database.write() as connection:
             shared = measured_on(connection, device, environment, self.database.now())
             for rate in measured:
                 insert(connection, rates, {**shared, **values_of(rate, rates)})
 
     def best(self, device: DeviceInfo) -> dict[str, float]:
-        """Return a device's highest rate of each unit; empty if the device was never calibrated."""
+        """Return a device's highest rate of each unit, or nothing if it was never calibrated."""
         return best_rates(self.list(device))
 
     def devices(self) -> tuple[DeviceInfo, ...]:
@@ -153,7 +157,7 @@ class RateStore:
             return tuple(device_of(row) for row in connection.execute(statement).mappings())
 
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
-        """Return a device's rates of each unit, by every method of the unit's latest calibration.
+        """Return a device's rates of each unit, for every method used in the unit's latest calibration.
 
         Imported rates are used only if there are no others. Units are in the order in which they were first stored.
         """
@@ -174,7 +178,7 @@ class RateStore:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloor:
-    """The smallest difference between times that a device can resolve, measured by A/A runs."""
+    """The smallest difference between times that a device can resolve, as measured by A/A runs."""
 
     noise_us: float
     noise_fraction: float
@@ -183,7 +187,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True, slots=True)
 class NoiseFloorStore:
-    """Stores and reads the noise floors of devices."""
+    """Stores and reads devices' noise floors."""
 
     database: Database
 
@@ -206,7 +210,7 @@ class NoiseFloorStore:
             insert(connection, noise_floors, {**shared, **values})
 
     def latest(self, device: DeviceInfo, measurement_mode: str) -> NoiseFloor | None:
-        """Return a device's latest noise floor in a measurement mode; an imported one only if there is no other."""
+        """Return a device's latest noise floor in a measurement mode, or an imported one if there is no other."""
         statement = (
             select(noise_floors)
             .join(devices)

@@ -1,4 +1,4 @@
-"""Dispatchers, and the trials of dispatchers, whose tuning target is a set of layers."""
+"""Dispatchers and their trials, whose tuning target is a set of layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autotune.trial import Config, Outcome, Timing, Trial
 
 @dataclass(frozen=True, slots=True)
 class DispatchedLayer:
-    """The kernel that a dispatcher chooses for one layer, its time, and the times of other ways to choose."""
+    """The kernel that a dispatcher chooses for one layer, its time, and the times of other choices."""
 
     layer: Layer
     role: Literal["tuned", "held out"]
@@ -51,7 +51,7 @@ class DispatchedLayer:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherRow:
-    """A dispatcher and the time of its kernel on each layer."""
+    """A dispatcher and how long its kernels take on each layer."""
 
     study: str
     generation: int
@@ -73,12 +73,12 @@ class DispatcherRow:
 
 
 def total_timing(total_us: float) -> Timing:
-    """Make a timing of the total time of a set of layers, without samples."""
+    """Make a timing, without samples, of the total time for a set of layers."""
     return Timing((total_us,), total_us, total_us, total_us, "")
 
 
 def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[DispatchedLayer, ...]]:
-    """Return the layers of these dispatchers, in the order in which they were stored."""
+    """Return these dispatchers' layers in the order in which they were stored."""
     found: dict[int, list[DispatchedLayer]] = {dispatcher_id: [] for dispatcher_id in ids}
     column = dispatched_layers.c
     statement = (
@@ -95,14 +95,14 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
 
 @dataclass(frozen=True, slots=True)
 class DispatcherStore:
-    """Stores dispatchers, and the trials of sets of layers that dispatchers are built from."""
+    """Stores dispatchers, and the trials for sets of layers from which they are built."""
 
     database: Database
 
     def trials(self, scope: TargetScope) -> Mapping[Config, Trial]:
-        """Return the finished trials of a set of layers by config.
+        """Return the finished trials for a set of layers, by config.
 
-        A trial has a number, an outcome, a reason, a message and the total time of the layers.
+        Such a trial has a number, an outcome, a reason, a message and the layers' total time.
         """
         statement = (
             select(trials, templates.c.family)
@@ -127,9 +127,9 @@ class DispatcherStore:
     def add_trial(
         self, scope: TargetScope, trial: Trial, total_us: float | None, *, proposed_by: str = "search"
     ) -> None:
-        """Store a trial of a set of layers with the layers' total time, weighted by count.
+        """Store a trial for a set of layers with their total time, weighted by count.
 
-        The trial is not ranked among kernels.
+        It is not ranked among kernels.
         """
         now = self.database.now()
         ended: Values = {**outcome_values(trial), "median_us": total_us, "ranking_median_us": None, "ended_at": now}
@@ -138,7 +138,7 @@ class DispatcherStore:
             connection.execute(update(trials).where(trials.c.id == trial_id), ended)
 
     def add(self, scope: TargetScope, number: int, document: str, layers: Sequence[DispatchedLayer]) -> None:
-        """Store the dispatcher of a trial with its time on each layer, unless the latest stored one is the same."""
+        """Store a trial's dispatcher with its time on each layer, unless the latest stored one is the same."""
         with self.database.write() as connection:
             numbered = (within(scope), trials.c.number == number)
             trial_id = connection.execute(select(trials.c.id).where(*numbered)).scalar_one()
@@ -159,7 +159,7 @@ class DispatcherStore:
     def list(self, study: str | None = None) -> tuple[DispatcherRow, ...]:
         """List the dispatchers of a study's newest generation, latest first.
 
-        Dispatchers that were built with held-out layers are included; their `held_out` is True.
+        This includes dispatchers built with held-out layers, whose `held_out` is True.
         """
         with self.database.read() as connection:
             ids = {place.study_id for place in find(connection, study, self.database.shown)}

@@ -23,14 +23,14 @@ _ALLOWED = frozenset(
         sqlite3.SQLITE_FUNCTION,
     }
 )
-"""The actions that a dump may execute, except the changes to sqlite_master that CREATE itself makes."""
+"""What a dump may do, apart from the changes to sqlite_master that CREATE makes by itself."""
 SHOWN_CHARACTERS = 200
 """the number of characters of a forbidden statement that an error message shows"""
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')
 
 
 def dump(url: str | Path, write: Callable[[str], object]) -> int:
-    """Write SQL statements that recreate the database; return the number of rows."""
+    """Write SQL statements that recreate the database, and return the number of rows."""
     with (
         closing(open_for_reading(url, timeout_s=LOCK_TIMEOUT_S, clock=utc_now)) as database,
         translate_errors(database.path, LOCK_TIMEOUT_S),
@@ -47,7 +47,7 @@ def dump(url: str | Path, write: Callable[[str], object]) -> int:
 
 
 def load(text: str, name: str, url: str | Path) -> int:
-    """Create a database from a dump; return the number of rows.
+    """Create a database from a dump, and return the number of rows.
 
     Raises StoreError if the file already exists. If the text contains statements other than CREATE and INSERT, or rows
     that break a constraint, nothing is loaded.

@@ -1,4 +1,4 @@
-"""Finals: interleaved measurements of the finalists, the winner, and the winner's verdicts against other kernels."""
+"""Finals: interleaved measurements of the finalists, the winner, and its verdicts against other kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotune.store.trials import Origin, TrialRow, timing_of, timing_values, wi
 from autotune.trial import Timing
 
 BASELINE = "baseline "
-"""The prefix of a comparison with a baseline family, followed by the family's name."""
+"""Prefix for a comparison with a baseline family, followed by the family's name."""
 
 _CURRENT = text("""\
 WITH held AS (
@@ -43,7 +43,7 @@ _LAST = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of comparing the winner of finals with another kernel, by interleaved measurements."""
+    """How the winner of the finals compares with another kernel, by interleaved measurements."""
 
     against: str
     """the other kernel: `default`, `previous best`, `cudnn nhwc`, `baseline FAMILY`, ..."""
@@ -58,18 +58,20 @@ class Verdict:
 
     @property
     def is_rival(self) -> bool:
-        """Whether a user would run the other kernel, of a library or a baseline family, without autotune."""
+        """Whether the other kernel is one that a user would run without autotune, from a library or a baseline
+        family.
+        """
         return self.against_number is None or self.against.startswith(BASELINE)
 
     @property
     def rival(self) -> str:
-        """The name of the library or of the baseline family."""
+        """The name of the library or baseline family."""
         return self.against.removeprefix(BASELINE).split()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """Finals to store: the winner's trial number, the interleaved timing of every finalist, and the verdicts."""
+    """Finals to store: the winner's trial number, every finalist's interleaved timing, and the verdicts."""
 
     winner: int
     timings: tuple[tuple[int, Timing], ...]
@@ -103,7 +105,7 @@ class FinalsRow:
 
 
 def supersede_finals(connection: Connection, stored: RowMapping, now: datetime) -> None:
-    """Supersede the finals of this trial's layer, device, measurement mode, accuracy class and determinism."""
+    """Supersede the finals for this trial's layer, device, measurement mode, accuracy class and determinism."""
     same_key = [
         finals.c[name] == stored[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
     ]
@@ -136,7 +138,7 @@ def _verdicts(connection: Connection, ids: Sequence[int]) -> dict[int, list[Verd
 
 
 def _timings(connection: Connection, ids: Sequence[int]) -> dict[int, dict[int, Timing]]:
-    """Return the timing of each trial, for each of the finals."""
+    """Return each trial's timing, for each of the finals."""
     found: dict[int, dict[int, Timing]] = {}
     statement = select(measurements).where(among(measurements.c.finals_id, ids)).order_by(measurements.c.id)
     for row in rows_of(connection, statement):
@@ -153,7 +155,7 @@ class FinalsStore:
     def add(self, scope: Scope, record: Finals) -> None:
         """Store finals: the interleaved timings of all finalists, the winner and the verdicts.
 
-        Raises StoreError for a number that is not the number of a correct trial of the layer.
+        Raises StoreError if a number isn't that of a correct trial of the layer.
         """
         with self.database.write() as connection:
             winner_id = _correct_trial(connection, scope, record.winner)
@@ -174,14 +176,16 @@ class FinalsStore:
                 insert(connection, verdicts, {"finals_id": finals_id, **_verdict_values(connection, scope, verdict)})
 
     def are_current(self, scope: Scope) -> bool:
-        """Whether finals decide the best kernel of the scope's layer, and no correct trial of the study is newer."""
+        """Return whether finals decide the best kernel for the scope's layer, and the study has no newer
+        correct trial.
+        """
         values = scope.identity
         del values["environment_id"]
         with self.database.read() as connection:
             return bool(connection.execute(_CURRENT, values).scalar_one())
 
     def list(self, what: str | None = None) -> tuple[FinalsRow, ...]:
-        """List all finals of layers with these shapes in any study, oldest first, with their results."""
+        """List all finals for layers with these shapes in any study, oldest first, with their results."""
         with self.database.read() as connection:
             statement = (
                 select(finals, environments, studies.c.name, studies.c.generation, _LAST)

@@ -1,4 +1,4 @@
-"""Layers as shapes, and the tuning targets of trials: a layer, a set of layers, or an imported space."""
+"""Layers as shapes, and what trials tune: a layer, a set of layers, or an imported space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT = 4096  # number of problems that a process caches
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
 
 LARGEST_INTEGER = 2**63 - 1
-"""The largest integer of SQLite, whose integers are signed and have 64 bits."""
+"""SQLite's largest integer, since its integers are signed and have 64 bits."""
 
 
 def problem_values(problem: Problem) -> Values:
@@ -34,7 +34,7 @@ def problem_values(problem: Problem) -> Values:
 
 
 def problem_extras(problem: Problem) -> Values:
-    """Return the columns that are computed from a problem. Raises StoreError if a value exceeds SQLite's integers."""
+    """Return the columns computed from a problem. Raises StoreError if a value doesn't fit into SQLite's integers."""
     if max(problem.flops, problem.tensor_bytes) > LARGEST_INTEGER:
         raise StoreError(
             f"layer {problem}: too large to store, over 2^63 operations or bytes; "
@@ -59,21 +59,21 @@ def problem_of(row: RowMapping) -> Problem:
 def stored_problem(name: str, values: str, declaration: str | None) -> Problem:
     """Make a problem from its operation's name and its values as JSON.
 
-    `declaration` is the text of an operation that is not bundled.
+    `declaration` is the text of an operation that isn't bundled.
     """
     known = operation(name) if declaration is None else parse_operation(_NOWHERE / name, declaration)
     return make_problem(known, json.loads(values))
 
 
 def store_layer(connection: Connection, layer: Layer) -> tuple[int, int]:
-    """Store a layer's shape and tuning target if they are new; return the ids of both."""
+    """Store a layer's shape and tuning target if they are new, and return the ids of both."""
     problem = layer.problem
     layer_id = identify(connection, layers, problem_values(problem), problem_extras(problem))
     return layer_id, identify(connection, tuning_targets, {"kind": "layer", "layer_id": layer_id}, {})
 
 
 def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
-    """Store the tuning target of a set of layers if it is new; return its id."""
+    """Store the tuning target for a set of layers if it is new, and return its id."""
     ids = {store_layer(connection, layer)[0] for layer in members}
     column = tuning_target_layers.c
     sets = (
@@ -91,5 +91,5 @@ def store_layer_set(connection: Connection, members: Sequence[Layer]) -> int:
 
 
 def of_problem(problem: Problem) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that select the row of `layers` with this shape."""
+    """Return conditions that select the row of `layers` with this shape."""
     return tuple(layers.c[name] == value for name, value in problem_values(problem).items())

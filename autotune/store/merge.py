@@ -1,9 +1,8 @@
-"""Copy another database's rows into this database, in one transaction.
+"""Copy another database's rows into this one, in a single transaction.
 
-Copied trials are marked as imported. Imported trials are listed, but they are ranked only after a retime on this
-machine. Dispatchers are not copied, because imported times decide nothing. Rows are matched by their identity. Merging
-the same file again therefore adds nothing, and merging two diverged copies of one database adds the rows that each copy
-lacks.
+Copied trials are marked as imported. They are listed, but ranked only after a retime on this machine. Dispatchers are
+not copied, because imported times don't decide anything. Rows are matched by identity, so merging the same file again
+adds nothing, and merging two diverged copies of a database adds the rows that each of them lacks.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.i
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The numbers of rows that a merge copied and skipped."""
+    """How many rows a merge copied and skipped."""
 
     trials: int
     known: int
@@ -71,7 +70,7 @@ class Merged:
 
 
 def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merged:
-    """Copy every row that the database `url` lacks from the database `other`, except running trials.
+    """Copy every row of the database `other` that the database `url` lacks, except for running trials.
 
     If the file is damaged, raises StoreError and merges nothing.
     """
@@ -97,7 +96,7 @@ def merge(other: str | Path, url: str | Path, *, clock: Clock = utc_now) -> Merg
 
 
 class _Merge:
-    """One merge. `temp.ids_TABLE` maps a row's id in the other file (`there`) to its id in this file (`here`).
+    """One merge. `temp.ids_TABLE` maps a row's id in the other file (`there`) to its id in this one (`here`).
 
     The column `new` says whether the merge inserted the row.
     """
@@ -149,10 +148,10 @@ class _Merge:
         where: str = "1",
         only_new: tuple[Table, str] | None = None,
     ) -> None:
-        """Copy the rows whose identity is new to this file; for a table without an identity, the rows of new parents.
+        """Copy rows whose identity is new to this file or, if a table has no identity, the rows of new parents.
 
-        `changed` gives SQL expressions for columns that are not copied. The expressions refer to a row whose parents
-        are already rows of this file.
+        `changed` contains SQL expressions for columns that aren't simply copied. They refer to a row whose parents are
+        already in this file.
         """
         self._stage(table, where, only_new)
         columns = [name for name in table.c.keys() if name != "id"]  # noqa: SIM118 - a ColumnCollection
@@ -174,7 +173,7 @@ class _Merge:
         self._raw.execute("DROP TABLE temp.moved")
 
     def _stage(self, table: Table, where: str, only_new: tuple[Table, str] | None) -> None:
-        """Create `temp.moved`: rows of the other file, with the ids that their parents have in this file."""
+        """Create `temp.moved`: rows of the other file, with their parents' ids in this file."""
         parents = {key.parent.name: key.column.table.name for key in table.foreign_keys}
         shown = [f"o.{'id' if 'id' in table.c else 'rowid'} AS there"]
         conditions = [where]
@@ -195,10 +194,10 @@ class _Merge:
         )
 
     def _studies(self) -> None:
-        """Copy studies with their layers; a study that is new to this file becomes a generation of its own.
+        """Copy studies with their layers. A study that is new to this file becomes a generation of its own.
 
-        Studies are matched by name and start date. A study that was imported earlier is updated from the other file. A
-        study of this database keeps its text and the order of its layers.
+        Studies are matched by name and start date. A study imported earlier is updated from the other file, whereas
+        this database's own studies keep their text and the order of their layers.
         """
         following = (
             "(SELECT coalesce(max(generation), 0) FROM main.studies h WHERE h.name = m.name) "
@@ -236,7 +235,7 @@ class _Merge:
         )
 
     def _sources(self) -> None:
-        """Copy kernels by their hashes, and fill in texts that this database has dropped."""
+        """Copy kernels by hash, filling in texts that this database has dropped."""
         self._bring(sources, ("hash",))
         lacking = (
             "other.sources o JOIN temp.ids_sources i ON i.there = o.id JOIN main.sources h ON h.id = i.here "
@@ -257,7 +256,7 @@ class _Merge:
         )
 
     def _trials(self) -> None:
-        """Copy the trials that have ended; their numbers follow the numbers of the scope's trials in this file."""
+        """Copy the trials that have ended. They are numbered after the scope's own trials in this file."""
         same_scope = " AND ".join(f"t.{name} = m.{name}" for name in SCOPE)
         last = f"(SELECT coalesce(max(number), -1) FROM main.trials t WHERE {same_scope})"
         number = f"{last} + row_number() OVER (PARTITION BY {', '.join(SCOPE)} ORDER BY number)"

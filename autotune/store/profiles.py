@@ -1,4 +1,4 @@
-"""Profiles: counters that a profiler measured while a kernel ran."""
+"""Profiles: counters measured by a profiler while a kernel ran."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProfileStore:
     def add(
         self, row: TrialRow, device: DeviceInfo, environment: Environment, records: Sequence[KernelProfile]
     ) -> tuple[ProfileRow, ...]:
-        """Store the profile of a trial's launches on a device; return the stored rows."""
+        """Store the profile of a trial's launches on a device, and return the stored rows."""
         with self.runs.write(device, environment) as run:
             ids: Values = {"trial_id": row.id, "run_id": run.id, "profiled_at": run.now}
             for record in records:

@@ -36,7 +36,7 @@ class QuarantineStore:
     database: Database
 
     def add(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
-        """Quarantine a stored source on the scope's device in the scope's environment; the latest reason is kept."""
+        """Quarantine a stored source on the scope's device and in its environment. Only the latest reason is kept."""
         with self.database.write() as connection:
             found = select(sources.c.id).where(sources.c.hash == source_hash)
             source_id = connection.execute(found).scalar_one_or_none()
@@ -55,7 +55,7 @@ class QuarantineStore:
             insert(connection, quarantine, {**identity, **why})
 
     def hashes(self, scope: Scope) -> frozenset[str]:
-        """Return the hashes of the sources that must not be launched on the scope's device in its environment."""
+        """Return the hashes of sources that must not be launched on the scope's device and in its environment."""
         statement = (
             select(sources.c.hash)
             .join(quarantine)
@@ -85,6 +85,6 @@ class QuarantineStore:
             )
 
     def clear(self) -> None:
-        """Release every source from quarantine."""
+        """Release all sources from quarantine."""
         with self.database.write() as connection:
             connection.execute(delete(quarantine))

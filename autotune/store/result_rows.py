@@ -1,4 +1,4 @@
-"""Run the SQL texts of `trials`, `diff` and `history`, which yield rows by column."""
+"""Run the SQL of `trials`, `diff` and `history`, which yields rows by column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.store.studies import LayerRef, current_places, find, one_of
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
-"""The sort orders of a list of trials. Trials without the value come last."""
+"""The orders in which trials can be listed. Trials without the value come last."""
 
 Result = Mapping[str, Any]
 """A row, keyed by column."""
@@ -57,7 +57,7 @@ class ResultStore:
         sort: str = "number",
         generations: str = "newest",
     ) -> tuple[Result, ...]:
-        """List trials of layers in an order of SORTS.
+        """List layers' trials in one of the orders in SORTS.
 
         `generations` has the same meaning as in `TrialStore.list`. Raises StoreError for an unknown word or name.
         """
@@ -66,7 +66,7 @@ class ResultStore:
             return rows(connection, LISTED, listed(places, outcome=outcome, number=number, sort=sort))
 
     def diff(self, first: Side, second: Side, what: str | None = None) -> tuple[Result, ...]:
-        """Pair the best kernels of two sides, in the order of the first side.
+        """Pair the best kernels of two sides, in the order of the first one.
 
         Kernels that only the second side has come last.
         """
@@ -76,7 +76,7 @@ class ResultStore:
             return rows(connection, diff(first.kind), {**values, "across_devices": first.kind == "device"})
 
     def history(self, what: str | Problem | None, device: DeviceInfo | None = None) -> tuple[Result, ...]:
-        """List how the best times of some layers improved: trials that were the fastest so far, finals and retimes."""
+        """List how some layers' best times improved: trials that were the fastest so far, finals and retimes."""
         with self.database.read() as connection:
             places: list[tuple[int, str | None]]
             if isinstance(what, Problem):
@@ -92,7 +92,7 @@ _NO_DEVICE = 0  # ids begin at 1
 
 
 def _side(connection: Connection, side: Side, what: str | None, where: str, suffix: str) -> dict[str, Any]:
-    """Return the parameters of one side for the SQL of `diff`."""
+    """Return one side's parameters for the SQL of `diff`."""
     study = None if side.study is None or side.generation is None else (side.study, side.generation)
     places, values = part_of(connection, where, what, study)
     values |= {
@@ -103,7 +103,7 @@ def _side(connection: Connection, side: Side, what: str | None, where: str, suff
 
 
 def _named(places: Iterable[LayerRef]) -> str:
-    """Return the parameter `:places`: tuning targets with the names of their layers, as JSON."""
+    """Return the parameter `:places`: tuning targets with their layers' names, as JSON."""
     return json.dumps([(place.tuning_target_id, place.name) for place in current_places(places)])
 
 
@@ -115,7 +115,7 @@ def _device_id(connection: Connection, device: DeviceInfo | None) -> int | None:
 
 
 def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[Result, ...]:
-    """Run an SQL text and return its rows, keyed by column."""
+    """Run SQL and return its rows, keyed by column."""
     result = connection.execute(text(sql), values)
     names = tuple(result.keys())
     return tuple(dict(zip(names, row, strict=True)) for row in result)
@@ -124,9 +124,9 @@ def rows(connection: Connection, sql: str, values: Mapping[str, Any]) -> tuple[R
 def trial_places(
     connection: Connection, what: str | Problem | None, where: str, generations: str
 ) -> list[tuple[int, int]] | None:
-    """Return the study and the tuning target of some layers' trials, or None for the trials of all layers.
+    """Return the study and tuning target of some layers' trials, or None for the trials of all layers.
 
-    For a problem, the trials of every study are included. With `generations="newest"`, layers that a study no longer
+    For a problem, this includes the trials of every study. With `generations="newest"`, layers that a study no longer
     has are included only if nothing else matches.
     """
     if isinstance(what, Problem):

@@ -1,4 +1,4 @@
-"""Retimes: stored trials that a later run measured again."""
+"""Retimes: new measurements of stored trials in a later run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RetimeRow:
 
     @property
     def ratio(self) -> float | None:
-        """The new median divided by the old median.
+        """The new median divided by the old one.
 
         None if the retime failed or if the two medians were measured in different ways.
         """
@@ -63,10 +63,10 @@ def _insert(
     message: str,
     now: datetime,
 ) -> int:
-    """Store a retime and its measurement, which ranks the trial from now on; return the retime's id.
+    """Store a retime and its measurement, which ranks the trial from now on, and return the retime's id.
 
-    Among the trials of one kernel on one device, only the trial that was measured last is ranked. Finals that the
-    retime contradicts are superseded. Raises StoreError for a trial without a time.
+    Among one kernel's trials on one device, only the last one measured is ranked. Finals that the retime contradicts
+    are superseded. Raises StoreError for a trial without a time.
     """
     what = f"retime of trial {row.trial.number} of {row.name}"
     stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
@@ -106,11 +106,11 @@ class RetimeStore:
         timing: Timing | None,
         message: str = "",
     ) -> RetimeRow:
-        """Store the result of a retime: a label of RETIME_LABELS, and the timing unless the retime failed.
+        """Store a retime's result: a label from RETIME_LABELS and, unless the retime failed, the timing.
 
-        From now on `best` ranks the trial by the new median, even if the trial was imported. If the new median
-        contradicts finals of the same layer, device and accuracy class, the finals are superseded. Raises StoreError
-        for a trial of another device.
+        From now on, `best` ranks the trial by the new median, even if the trial was imported. If the new median
+        contradicts finals for the same layer, device and accuracy class, these are superseded. Raises StoreError for a
+        trial from another device.
         """
         if device.identity != row.device.identity:
             raise StoreError(
@@ -122,7 +122,7 @@ class RetimeStore:
             return _rows(run.connection, retimes.c.id == retime_id)[0]
 
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
-        """List the retimes of layers with these shapes in any study, oldest first."""
+        """List the retimes for layers with these shapes in any study, oldest first."""
         with self.database.read() as connection:
             tuning_targets = target_ids(find(connection, what, self.database.shown))
             return _rows(connection, trials.c.tuning_target_id.in_(tuning_targets))

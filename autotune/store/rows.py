@@ -1,4 +1,4 @@
-"""Rows of any table: insert rows, find their ids, and convert rows to records."""
+"""Rows of any table: insert them, find their ids, and convert them to records."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def insert(connection: Connection, table: Table, values: Values) -> int:
 
 
 def insert_unless_there(connection: Connection, table: Table, values: Values) -> int | None:
-    """Insert a row and return its id; None if a row with the same identity exists."""
+    """Insert a row and return its id, or None if a row with the same identity exists."""
     result = connection.execute(insert_new(table).on_conflict_do_nothing(), values)
     return int(result.lastrowid) if result.rowcount else None
 
 
 def last_id(connection: Connection, table: Table) -> int:
-    """Return the id of the newest row; 0 if the table is empty."""
+    """Return the newest row's id, or 0 if the table is empty."""
     return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0)
 
 
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
-    """Return the id of the row with this identity, or insert a row with this identity and the values in `rest`."""
+    """Return the id of the row with this identity, inserting it with the values in `rest` if there is none."""
     matches = [table.c[name] == value for name, value in identity.items()]
     found = connection.execute(select(table.c.id).where(*matches)).scalar_one_or_none()
     return insert(connection, table, {**identity, **rest}) if found is None else int(found)
 
 
 def among(column: Column[Any], values: Iterable[int | str]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of these values; the number of values is not limited."""
+    """Return the condition that a column has one of these values, of which there can be any number."""
     return column.in_(select(func.json_each(json.dumps([*values])).table_valued("value").c.value))
 
 
@@ -59,14 +59,14 @@ def rows_of(
 def _columns(
     record: type[DataclassInstance], tables: tuple[Table, ...], others: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Column[Any], ...]]:
-    """Return the fields of a record that are columns of these tables, except `others`, and the columns."""
+    """Return those fields of a record that are columns of these tables, except `others`, and the columns."""
     names = {field.name for field in fields(record)}.difference(others)
     found = {name: table.c[name] for table in reversed(tables) for name in names if name in table.c}
     return tuple(found), tuple(found.values())
 
 
 def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: object) -> Record:
-    """Make the record of a row.
+    """Make a record from a row.
 
     A field is the column of the same name in the first of these tables that has one, or a value in `rest`.
     """
@@ -75,16 +75,16 @@ def record_of(record: type[Record], row: RowMapping, /, *tables: Table, **rest: 
 
 
 def values_of(record: DataclassInstance, table: Table) -> Values:
-    """Return the fields of a record that are columns of a table, with their values."""
+    """Return those fields of a record that are columns of a table, with their values."""
     return {name: getattr(record, name) for name in _shared_names(type(record), table)}
 
 
 @cache
 def _shared_names(record: type[DataclassInstance], table: Table) -> tuple[str, ...]:
-    """Return the names of a record's fields that are columns of a table."""
+    """Return the names of those fields of a record that are columns of a table."""
     return tuple(field.name for field in fields(record) if field.name in table.c)
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or None for an infinity or a NaN."""
+    """Return the value, or None if it is infinite or NaN."""
     return value if value is not None and math.isfinite(value) else None

@@ -23,7 +23,7 @@ from autotune.trial import Value
 
 @dataclass(frozen=True, slots=True)
 class TemplateRecord:
-    """A version of a kernel family that trials used."""
+    """A version of a kernel family used by trials."""
 
     family: str
     hash: str
@@ -33,7 +33,7 @@ class TemplateRecord:
 
 
 def store_templates(connection: Connection, records: Sequence[TemplateRecord], now: datetime) -> dict[str, int]:
-    """Store versions of templates that are new; return the id of each version, by family."""
+    """Store template versions that are new, and return each one's id by family."""
     stored = select(templates).where(among(templates.c.hash, (record.hash for record in records)))
     found = {(row.family, row.hash): int(row.id) for row in connection.execute(stored)}
     for record in records:
@@ -45,7 +45,7 @@ def store_templates(connection: Connection, records: Sequence[TemplateRecord], n
 
 @dataclass(frozen=True, slots=True)
 class TemplateStore:
-    """Reads the versions of kernel families."""
+    """Reads versions of kernel families."""
 
     database: Database
 
@@ -55,13 +55,13 @@ class TemplateStore:
             return frozenset(connection.execute(select(templates.c.family)).scalars())
 
     def header(self, family: str, template_hash: str) -> str:
-        """Return the header of a version of a family; empty if the version is not stored."""
+        """Return the header of a family's version, or "" if that version isn't stored."""
         same = and_(templates.c.family == family, templates.c.hash == template_hash)
         with self.database.read() as connection:
             return connection.execute(select(templates.c.header).where(same)).scalar_one_or_none() or ""
 
     def params(self, family: str, template_hash: str) -> Mapping[str, Sequence[Value]]:
-        """Return the values of each parameter in a version of a family; empty if the version is not stored."""
+        """Return the values of each parameter in a family's version, or nothing if that version isn't stored."""
         params = tomllib.loads(self.header(family, template_hash)).get("params", {})
         return {name: list(param["values"]) for name, param in params.items()}
 
@@ -72,7 +72,7 @@ SCOPE = ("study_id", "tuning_target_id", "device_id", "environment_id", "measure
 
 @dataclass(frozen=True, slots=True)
 class TargetScope:
-    """The scope of trials: a tuning target of a study, on a device, in an environment, in a measurement mode."""
+    """The scope of trials: a study's tuning target, on a device, in an environment, in a measurement mode."""
 
     study: StudyKey
     measurement_mode: str
@@ -97,7 +97,7 @@ class TargetScope:
 
 @dataclass(frozen=True, slots=True)
 class Scope(TargetScope):
-    """The scope of the trials of one layer."""
+    """The scope of one layer's trials."""
 
     layer: Layer
     layer_id: int
@@ -110,7 +110,7 @@ class Scope(TargetScope):
 
 @dataclass(frozen=True, slots=True)
 class ScopeStore:
-    """Opens scopes, and stores what they refer to."""
+    """Opens scopes and stores what they refer to."""
 
     database: Database
     runs: Runs
@@ -124,9 +124,9 @@ class ScopeStore:
         measurement_mode: str,
         templates: Sequence[TemplateRecord],
     ) -> Scope:
-        """Return the scope of a run's trials of one layer.
+        """Return the scope of a run's trials for one layer.
 
-        `templates` must contain every family that configs of the trials may name.
+        `templates` must contain every family that the trials' configs may use.
         """
         with self.runs.write(device, environment) as run:
             layer_id, tuning_target_id = store_layer(run.connection, layer)
@@ -144,7 +144,7 @@ class ScopeStore:
         measurement_mode: str,
         template: TemplateRecord,
     ) -> TargetScope:
-        """Return the scope of the trials of a set of layers, for dispatchers."""
+        """Return the scope of trials for a set of layers, used by dispatchers."""
         with self.runs.write(device, environment) as run:
             tuning_target_id = store_layer_set(run.connection, layers)
             ids = store_templates(run.connection, [template], run.now)

@@ -1,4 +1,4 @@
-"""Rendered kernels: the text, the launches and the columns that describe them."""
+"""Rendered kernels: their text, their launches and the columns that describe them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Json = str | int | list[str] | list[int]
 
 
 def source_values(source: KernelSource) -> Values:
-    """Return the columns of a rendered kernel, except its layer."""
+    """Return a rendered kernel's columns, except for its layer."""
     launches: dict[str, object] = {
         "prepare": [fields_of(stage) for stage in source.prepare],
         "stages": [fields_of(stage) for stage in source.stages],
@@ -49,7 +49,7 @@ def source_values(source: KernelSource) -> Values:
 
 
 def text_of(connection: Connection, source_id: int) -> str | None:
-    """Return a kernel's text; None if only the hash is stored."""
+    """Return a kernel's text, or None if only its hash is stored."""
     statement = (
         select(paragraphs.c.text)
         .join(source_paragraphs, source_paragraphs.c.paragraph_id == paragraphs.c.id)
@@ -93,12 +93,12 @@ def stage_of(stage: Mapping[str, _Json]) -> Stage:
 
 
 def _with_tuples(fields: Mapping[str, _Json]) -> dict[str, object]:
-    """Convert lists in JSON back to the tuples of a record's fields."""
+    """Convert lists in JSON back to the tuples that a record's fields contain."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def store_source(connection: Connection, scope: Scope, record: KernelSource) -> int:
-    """Store a rendered kernel and return its id; if only the hash was stored, fill in the text."""
+    """Store a rendered kernel and return its id. If only its hash was stored, fill in the text."""
     values = source_values(record)
     source_id = insert_unless_there(connection, sources, {**values, "layer_id": scope.layer_id})
     if source_id is None:
@@ -118,7 +118,9 @@ class SourceStore:
     database: Database
 
     def get(self, source_hash: str) -> KernelSource | None:
-        """Return a rendered kernel with the config of the first trial that used it; None if the text is not stored."""
+        """Return a rendered kernel with the config of the first trial that used it, or None if its text isn't
+        stored.
+        """
         statement = (
             select(sources, layers, trials.c.config, templates.c.family)
             .join(layers, layers.c.id == sources.c.layer_id)

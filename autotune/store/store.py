@@ -1,4 +1,4 @@
-"""The store: the database with every trial of every study on every device."""
+"""The store: a database with every trial of every study on every device."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from autotune.store.warm_start_trials import TopTrialStore
 class Store:
     """An open results database. Each noun, such as `trials` or `studies`, is an attribute.
 
-    Each method of these attributes is one transaction, and raises every failure as a StoreError whose message is one
-    line. The argument `what` is a study, `study.layer` or the bare name of a layer; None selects everything.
+    Each method of these attributes is one transaction, and raises every failure as a StoreError with a one-line
+    message. The argument `what` is a study, `study.layer` or the bare name of a layer; None selects everything.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Store:
     ) -> None:
         """Open the results database at a path.
 
-        With `create`, the database is opened for writing: the file is created if it does not exist, and migrated if its
-        schema is older. Without `create`, the database is opened only for reading: the file and its folder may be
-        read-only, and no files are left next to the database.
+        With `create`, the database is opened for writing: the file is created if it doesn't exist, and migrated if its
+        schema is older. Otherwise, it is opened only for reading: the file and its folder may be read-only, and no
+        files are left next to it.
         """
         opened = open_for_writing if create else open_for_reading
         self._database = database = opened(url, timeout_s=timeout_s, clock=clock)
@@ -72,7 +72,7 @@ class Store:
 
     @property
     def shown(self) -> str:
-        """The database's name in messages: the path, or the name of bundled results."""
+        """How messages refer to the database: by path, or by the name of bundled results."""
         return self._database.shown
 
     def check(self) -> None:
@@ -84,7 +84,7 @@ class Store:
             check_whole(raw, self.path)
 
     def query(self, sql: str, *, within_s: float | None = None) -> QueryResult:
-        """Run a user's SELECT, which cannot write, and return the result.
+        """Run the user's SELECT, which can't write, and return the result.
 
         Raises StoreError if the statement takes longer than `within_s` seconds.
         """

@@ -28,7 +28,7 @@ _NAMED = 10  # number of names that an error message lists
 
 @dataclass(frozen=True, slots=True)
 class StudyKey:
-    """The key of one generation of a stored study."""
+    """The key of a stored study's generation."""
 
     id: int
     name: str
@@ -55,7 +55,7 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A layer of a study's generation and the layer's progress on all devices."""
+    """A layer in a generation of a study, and its progress on all devices."""
 
     study: str
     generation: int
@@ -71,7 +71,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRef:
-    """A layer of a study's generation, with the ids that its trials refer to."""
+    """A layer in a generation of a study, with the ids to which its trials refer."""
 
     study: str
     generation: int
@@ -90,21 +90,22 @@ class LayerRef:
 
 
 def layer_of(row: RowMapping) -> Layer:
-    """Make the layer of a row with the columns of `layers` and `study_layers`; an unknown name becomes empty."""
+    """Make the layer of a row with the columns of `layers` and `study_layers`. If its name is unknown, it is empty."""
     return Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c.count] or 1)
 
 
 def next_generation(connection: Connection, name: str) -> int:
-    """Return the number of the next generation of a study, counting imported studies."""
+    """Return the number of a study's next generation, counting imported studies."""
     last = select(func.max(studies.c.generation)).where(studies.c.name == name)
     return (connection.execute(last).scalar_one() or 0) + 1
 
 
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
-    """Return the layers that a name refers to: a study, `study.layer` or the bare name of a layer; None for all layers.
+    """Return the layers that a name refers to: a study, `study.layer` or the bare name of a layer, or None for all
+    layers.
 
-    With `generations="newest"`, only the newest generation that was started in this database is included, and every
-    imported study. Raises StoreError if there is no such study or layer; the message begins with `where`.
+    With `generations="newest"`, this includes only the newest generation started in this database, and every imported
+    study. Raises StoreError if there is no such study or layer; the message begins with `where`.
     """
     one_of("generations", generations, GENERATIONS)
     statement = (
@@ -155,7 +156,7 @@ def called(what: str) -> ColumnElement[bool]:
 
 
 def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
-    """List the names most similar to a wrong name, or else the layers of the study that it names, or else studies."""
+    """List the names most similar to a wrong one, or else the layers of the study that it mentions, or else studies."""
     known = sorted({place.study for place in places})
     if not known:
         return "the database has none yet"
@@ -170,18 +171,20 @@ def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
 
 
 def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
-    """Raise StoreError for a word that is not allowed."""
+    """Raise StoreError for a word that isn't allowed."""
     if word not in allowed:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
 def target_ids(places: Iterable[LayerRef]) -> set[int]:
-    """Return the ids of the shapes of these layers, to query any study."""
+    """Return the ids of these layers' shapes, for queries across all studies."""
     return {place.tuning_target_id for place in places}
 
 
 def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
-    """Return the layers that are still in their study files; a layer that an imported study also has is listed once."""
+    """Return the layers that are still in their study files. If an imported study has the same layer, it is listed
+    once.
+    """
     found: dict[tuple[str, int], LayerRef] = {}
     for place in places:
         if place.current:
@@ -196,9 +199,9 @@ class StudyStore:
     database: Database
 
     def begin(self, study: Study, *, fresh: bool = False) -> StudyKey:
-        """Update the text, seed and layers of the study's newest generation, or begin a new generation if `fresh`.
+        """Update the text, seed and layers of the study's newest generation or, if `fresh`, begin a new one.
 
-        Raises StoreError if the name belongs to a study that has trials and shares no problem with this study.
+        Raises StoreError if the name belongs to a study that has trials but no problem in common with this one.
         """
         newest = (
             select(studies.c.id, studies.c.generation, studies.c.fresh_after_trial_id)
@@ -235,16 +238,16 @@ class StudyStore:
             )
 
     def layer_names(self) -> frozenset[str]:
-        """Return `study.layer` of every layer that a study has or had."""
+        """Return `study.layer` for every layer that a study has or had."""
         statement = select(studies.c.name, study_layers.c.name).join(studies, studies.c.id == study_layers.c.study_id)
         with self.database.read() as connection:
             return frozenset(f"{study}.{layer}" for study, layer in connection.execute(statement))
 
     def layers(self, what: str | None = None) -> tuple[LayerRow, ...]:
-        """List the layers of each study's newest generation, in the study's order, with the number of finished trials.
+        """List the layers in each study's newest generation, in the study's order, with the number of finished trials.
 
-        A layer that is also in merged studies of this name is listed once, with the trials of all these studies. Raises
-        StoreError for a layer that the study no longer has.
+        A layer that merged studies of this name contain as well is listed once, with the trials of all these studies.
+        Raises StoreError for a layer that the study no longer has.
         """
         ended = (
             select(trials.c.study_id, trials.c.tuning_target_id, func.count())
@@ -267,7 +270,7 @@ class StudyStore:
 
 
 def _check_same_study(connection: Connection, study_id: int, study: Study, where: str) -> None:
-    """Raise StoreError if a different network would take over the name of a study that has trials."""
+    """Raise StoreError if a different network would take over the name of a study that already has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
     stored = [place.layer for place in find(connection, None, where, "all") if place.study_id == study_id]
@@ -280,7 +283,7 @@ def _check_same_study(connection: Connection, study_id: int, study: Study, where
 
 
 def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str:
-    """Return a message that says why a layer that was tuned earlier is no longer listed."""
+    """Return a message that explains why a layer tuned earlier is no longer listed."""
     current = [one.name for one in find(connection, place.study, where) if one.current]
     return (
         f"{where}: {place.study} no longer has a layer {place.layer.name!r}; it has {_some(current)}; "
@@ -289,13 +292,13 @@ def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str
 
 
 def _some(names: Sequence[str]) -> str:
-    """Join the first of these names, and give the number of the others."""
+    """Join the first of these names, and say how many others there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 
 
 def _place_layers(connection: Connection, study_id: int, study: Study) -> None:
-    """Give a study these layers in this order; the study's other layers stay, without a position."""
+    """Give a study these layers in this order. Its other layers stay, but without a position."""
     connection.execute(update(study_layers).where(study_layers.c.study_id == study_id).values(position=None))
     for position, layer in enumerate(study.layers):
         _layer_id, tuning_target_id = store_layer(connection, layer)

@@ -1,4 +1,4 @@
-"""Write trials, query them, and reuse the results of earlier trials."""
+"""Write trials, query them, and reuse the results of earlier ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from autotune.trial import Config, EndToEndParts, Outcome, Phases, Trial
 
 @dataclass(frozen=True, slots=True)
 class TrialKey:
-    """The key of a stored trial that has begun."""
+    """The key of a stored trial that has been started."""
 
     id: int
     number: int
@@ -74,7 +74,8 @@ def begin_trial(
     proposed_by: str,
     reused_trial_id: int | None = None,
 ) -> int:
-    """Start a trial and return its id: a new trial, or the suspect with this number and config, which starts again.
+    """Start a trial and return its id. This is a new trial, or the suspect with this number and config, which starts
+    again.
 
     Raises StoreError if the scope has another trial with this number.
     """
@@ -105,9 +106,9 @@ def begin_trial(
 def end_trial(
     connection: Connection, key: TrialKey, trial: Trial, now: datetime, parts: EndToEndParts | None = None
 ) -> None:
-    """Store the outcome of a running trial and its measurement; `parts` are the parts of an end-to-end time.
+    """Store a running trial's outcome and measurement; `parts` are the parts of an end-to-end time.
 
-    Raises StoreError if the trial is not running.
+    Raises StoreError if the trial isn't running.
     """
     if trial.outcome == Outcome.RUNNING or (trial.number, trial.config) != (key.number, key.config):
         raise ValueError(f"trial {key.number} cannot end as {trial}")
@@ -131,7 +132,7 @@ def within(scope: TargetScope) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TrialStore:
-    """Writes trials in a scope and queries them by name."""
+    """Writes trials in a scope, and queries them by name."""
 
     database: Database
 
@@ -146,19 +147,19 @@ class TrialStore:
     ) -> TrialKey:
         """Commit a trial as running, with its source, before anything is launched.
 
-        A suspect starts again under its old number, with one more attempt. Raises StoreError if the number belongs to a
-        finished trial or to another config.
+        A suspect starts again under its old number, with its attempts increased by one. Raises StoreError if the number
+        belongs to a finished trial or to a different config.
         """
         with self.database.write() as connection:
             return self._begin(connection, scope, number, config, source, self.database.now(), proposed_by)
 
     def end(self, key: TrialKey, trial: Trial, parts: EndToEndParts | None = None) -> None:
-        """Commit the outcome of a running trial and its measurement; `parts` are the parts of an end-to-end time."""
+        """Commit a running trial's outcome and measurement; `parts` are the parts of an end-to-end time."""
         with self.database.write() as connection:
             end_trial(connection, key, trial, self.database.now(), parts)
 
     def withdraw(self, keys: Iterable[TrialKey]) -> None:
-        """Subtract an attempt from running trials whose run the user ended, because the trials did not fail."""
+        """Subtract an attempt from running trials after the user ended their run, because they didn't fail."""
         running = trials.c.outcome == str(Outcome.RUNNING)
         with self.database.write() as connection:
             for key in keys:
@@ -168,7 +169,7 @@ class TrialStore:
     def add(
         self, scope: Scope, trial: Trial, source: KernelSource | None = None, *, proposed_by: str = "search"
     ) -> TrialKey:
-        """Begin and end a trial that was never launched, in one commit."""
+        """Begin and end a trial that was never launched, in a single commit."""
         now = self.database.now()
         with self.database.write() as connection:
             key = self._begin(connection, scope, trial.number, trial.config, source, now, proposed_by)
@@ -190,18 +191,18 @@ class TrialStore:
         return TrialKey(trial_id, number, config, None if source is None else source.hash)
 
     def history(self, scope: Scope) -> tuple[Trial, ...]:
-        """Return the finished trials of a scope by number, without imported trials."""
+        """Return a scope's finished trials by number, without imported ones."""
         with self.database.read() as connection:
             return tuple(trial_of(row) for row in rows_of(connection, _finished(), scope.identity))
 
     def next_number(self, scope: TargetScope) -> int:
-        """Return the number that follows the last trial of a scope, including suspects; 0 for the first trial."""
+        """Return the number after a scope's last trial, including suspects, or 0 if there is none."""
         with self.database.read() as connection:
             last = connection.execute(_LAST_NUMBER, scope.identity).scalar_one()
         return 0 if last is None else int(last) + 1
 
     def suspects(self, scope: Scope) -> tuple[TrialKey, ...]:
-        """Return the trials of a scope that a killed run left running."""
+        """Return a scope's trials that a killed run left running."""
         running = trials.c.outcome == str(Outcome.RUNNING)
         statement = select_trials().where(within(scope), running).order_by(trials.c.number)
         with self.database.read() as connection:
@@ -222,7 +223,7 @@ class TrialStore:
         kind: str | None = None,
         generations: str = "newest",
     ) -> tuple[TrialRow, ...]:
-        """List trials in an order of SORTS; for a problem, the trials of every study and generation.
+        """List trials in one of the orders in SORTS. For a problem, these are the trials of every study and generation.
 
         With `generations="newest"`, earlier generations of a study and earlier shapes of its layers are left out,
         unless nothing else matches; "all" includes them. Raises StoreError for an unknown word.
@@ -235,7 +236,7 @@ class TrialStore:
             return tuple(by_id[trial_id] for trial_id in ids)
 
     def like(self, row: TrialRow) -> tuple[TrialRow, ...]:
-        """Return the finished trials of any study whose times are comparable with this trial's time, oldest first."""
+        """Return finished trials from any study whose times are comparable with this trial's, oldest first."""
         one = trials.alias("one")
         same = (trials.c[name] == one.c[name] for name in CIRCUMSTANCES)
         statement = (
@@ -255,7 +256,7 @@ class TrialStore:
 
 @cache
 def _finished() -> Select[*tuple[Any, ...]]:
-    """Select the finished trials of a scope, without imported trials."""
+    """Select a scope's finished trials, without imported ones."""
     finished = (trials.c.outcome != str(Outcome.RUNNING), trials.c.origin == "measured")
     return select_trials().where(*_IN_SCOPE, *finished).order_by(trials.c.number)
 
@@ -282,7 +283,7 @@ _LATEST_KNOWN = (
 
 @cache
 def _of_others() -> Select[*tuple[Any, ...]]:
-    """Select the trials of a layer in other studies; the condition on studies lets SQLite use an index."""
+    """Select a layer's trials in other studies. The condition on studies lets SQLite use an index."""
     others = trials.c.study_id.in_(select(studies.c.id).where(studies.c.id != bindparam("study_id")))
     of_layer = trials.c.tuning_target_id == bindparam("tuning_target_id")
     return select_trials().where(others, of_layer, trials.c.source_id.is_not(None), *_KNOWN).order_by(trials.c.id)
@@ -300,9 +301,9 @@ def _known_to(scope: Scope) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class KnownStore:
-    """Finished trials with a scope's device, environment and measurement mode, in any study, without imported trials.
+    """Finished trials with a scope's device, environment and measurement mode, from any study, without imported ones.
 
-    A study that was started afresh sees only trials that are newer than its fresh start.
+    A study that was started afresh sees only trials newer than its fresh start.
     """
 
     database: Database
@@ -314,7 +315,7 @@ class KnownStore:
             return None if trial_id is None else trials_by_id(connection, [trial_id])[trial_id]
 
     def of_other_studies(self, scope: Scope) -> dict[str, Trial]:
-        """Return the latest result of each source for the scope's layer in other studies."""
+        """Return each source's latest result for the scope's layer in other studies."""
         values = {**_known_to(scope), "study_id": scope.study.id, "tuning_target_id": scope.tuning_target_id}
         with self.database.read() as connection:
             return {row[sources.c.hash]: trial_of(row) for row in rows_of(connection, _of_others(), values)}
@@ -322,7 +323,7 @@ class KnownStore:
     def reuse(
         self, scope: Scope, number: int, config: Config, known: TrialRow, *, proposed_by: str = "search"
     ) -> Trial:
-        """Store the result of an earlier trial as a trial of this scope, in one commit; its phases take no time."""
+        """Store an earlier trial's result as a trial of this scope, in a single commit. Its phases take no time."""
         trial = replace(known.trial, number=number, config=config, phases=Phases())
         now = self.database.now()
         with self.database.write() as connection:

@@ -65,7 +65,7 @@ class MeasurementStore:
     database: Database
 
     def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
-        """Return the latest measurement of each trial, made while tuning, in finals or in a retime."""
+        """Return each trial's latest measurement, made while tuning, in finals or in a retime."""
         statement = select(measurements).where(among(measurements.c.trial_id, trial_ids)).order_by(measurements.c.id)
         with self.database.read() as connection:
             return {row[measurements.c.trial_id]: timing_of(row) for row in rows_of(connection, statement)}
@@ -81,7 +81,7 @@ _KEPT = 4096  # number of launches that a process caches; many trials share thei
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A stored trial and the conditions of its measurement."""
+    """A stored trial and the conditions under which it was measured."""
 
     id: int
     """the trial's id in the database"""
@@ -149,7 +149,7 @@ def gflops(problem: Problem, time_us: float) -> float:
 
 
 def outcome_values(trial: Trial) -> Values:
-    """Return the columns that are filled when a trial ends."""
+    """Return the columns that are filled in when a trial ends."""
     error = trial.error or ErrorStats(math.nan, math.nan)
     reported = trial.resources != Resources()
     values = values_of(trial, trials)
@@ -196,7 +196,7 @@ def trial_of(row: RowMapping) -> Trial:
 
 @lru_cache(_KEPT)
 def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
-    """Parse the stages of a kernel, and the FLOP of its algorithm if that is not the direct convolution."""
+    """Parse a kernel's stages, and its algorithm's FLOP if that isn't the direct convolution."""
     launches = {} if text is None else json.loads(text)
     return tuple(stage_of(stage) for stage in launches.get("stages", ())), launches.get("flops")
 
@@ -236,7 +236,7 @@ def select_trials() -> Select[*tuple[Any, ...]]:
 
 
 def while_tuning() -> ColumnElement[bool]:
-    """Return the condition that a measurement was made while its trial was tuned, not in finals or a retime."""
+    """Return the condition that a measurement was made while tuning, not in finals or a retime."""
     return and_(
         measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
     )
@@ -272,7 +272,7 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
 def with_trials(
     connection: Connection, statement: Select[*tuple[Any, ...]], trial_id: Column[int]
 ) -> Iterator[tuple[RowMapping, TrialRow]]:
-    """Yield the rows of a statement, each with the trial that the column `trial_id` refers to."""
+    """Yield a statement's rows, each with the trial that its column `trial_id` refers to."""
     rows = list(rows_of(connection, statement))
     whole = trials_by_id(connection, (row[trial_id] for row in rows))
     return ((row, whole[row[trial_id]]) for row in rows)
@@ -298,7 +298,7 @@ class EndToEndStore:
     database: Database
 
     def list(self, what: str | None = None) -> tuple[EndToEndRow, ...]:
-        """List end-to-end trials of the newest generation of each study with the parts of their times, oldest first."""
+        """List the end-to-end trials of each study's newest generation with the parts of their times, oldest first."""
         with self.database.read() as connection:
             pairs = [(place.study_id, place.tuning_target_id) for place in find(connection, what, self.database.shown)]
             statement = (

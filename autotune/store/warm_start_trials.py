@@ -1,4 +1,4 @@
-"""The fastest trials of every layer and device, with which the search of another layer may start."""
+"""The fastest trials of every layer and device, from which another layer's search may start."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from autotune.store.trials import stored_config
 from autotune.trial import Config
 
 PER_FAMILY = 60
-"""How many of the fastest trials of a family on one layer and device are returned."""
+"""How many of a family's fastest trials on one layer and device are returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopTrial:
-    """One of the fastest trials of a family on a layer and device."""
+    """One of a family's fastest trials on a layer and device."""
 
     name: str
     """`study.layer` in a study that has the layer"""
@@ -36,17 +36,17 @@ class TopTrial:
 
 @dataclass(frozen=True, slots=True)
 class TopTrialStore:
-    """Finds the fastest trials of every layer and device."""
+    """Finds the fastest trials for every layer and device."""
 
     database: Database
 
     def list(self, scope: Scope | None, *, kinds: Sequence[str], accuracies: Sequence[str]) -> tuple[TopTrial, ...]:
-        """Return the fastest trials of each layer, device and family, fastest first.
+        """Return the fastest trials for each layer, device and family, fastest first.
 
         Only devices of these `kinds` and kernels of these `accuracies` are included. With a scope, only trials older
-        than the scope's first trial are included, so that a resumed run starts from the same trials as the run that it
-        resumes. If the scope's study was started afresh, trials older than the fresh start are left out. Without a
-        scope, all trials with a cold cache are included.
+        than its first one are included, so that a resumed run starts from the same trials as the original run. If the
+        scope's study was started afresh, trials older than that are left out. Without a scope, all trials with a cold
+        cache are included.
         """
         rank = func.row_number().over(
             partition_by=(trials.c.tuning_target_id, trials.c.device_id, templates.c.family),
@@ -95,7 +95,7 @@ class TopTrialStore:
 
 
 def _before(scope: Scope) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions that a trial is older than a scope's first trial, and newer than the study's fresh start."""
+    """Yield the conditions that a trial is older than a scope's first one, and newer than the study's fresh start."""
     own = (
         select(func.min(trials.c.id))
         .where(

@@ -1,1 +1,1 @@
-"""Worker processes compile kernels and own devices, so that no kernel can take the run down with it."""
+"""Worker processes that compile kernels and own devices, so that no kernel can take down the run."""

@@ -26,7 +26,7 @@ _SEEN = 20  # number of compilations before the deadline adapts
 
 
 class CompilePool:
-    """Compiles in `jobs` worker processes. A worker whose compiler hangs or dies is replaced."""
+    """Compiles in `jobs` worker processes. If a worker's compiler hangs or dies, the worker is replaced."""
 
     def __init__(self, jobs: int, cache: BinaryCache | None, *, deadline_s: float | None = None) -> None:
         self._jobs = jobs
@@ -42,7 +42,7 @@ class CompilePool:
             self._idle.put(None)
 
     def start(self, kind: str) -> None:
-        """Start the workers and load the compiler for a kind of device, so that the first programs do not wait."""
+        """Start the workers and load the compiler for a kind of device, so that the first programs needn't wait."""
         for _ in range(self._jobs):
             self._threads.submit(self._ask, CompilerRequest(kind))
 
@@ -85,7 +85,7 @@ class CompilePool:
         return replace(binary, compile_us=1e6 * seconds)
 
     def _compiler(self, target: Target) -> str:
-        """Return the name, version and flags of the compiler for a target. Each kind of device is looked up once."""
+        """Return the name, version and flags of a target's compiler. Each kind of device is looked up once."""
         if target.kind not in self._compilers:
             self._compilers[target.kind] = compiler_identity(target)
         return self._compilers[target.kind]

@@ -1,4 +1,4 @@
-"""Answer the requests of a worker process that owns a device, one at a time."""
+"""Answer the requests sent to a worker process that owns a device, one at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from autotune.workers.worker import (
 
 
 class WorkerServer:
-    """The state that a worker keeps between requests: the device, and the data of each layer."""
+    """What a worker keeps between requests: the device, and each layer's data."""
 
     def __init__(
         self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device

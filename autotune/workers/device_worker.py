@@ -1,4 +1,4 @@
-"""Send kernels to one device's worker process, and replace the process after a kernel has broken it."""
+"""Send kernels to a device's worker process, and replace the process after a kernel has broken it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AT_HAND = 2  # kernels sent to a worker at once: one runs, and the other starts 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long a worker may take to answer, seconds."""
+    """How long a worker may take to answer, in seconds."""
 
     open_s: float = 120.0
     """opening the device, which may create the first context on a busy machine"""
@@ -66,17 +66,19 @@ DEADLINES = Deadlines()
 
 
 def _declared_differently(one: Problem, other: Problem) -> bool:
-    """Whether two problems have different versions of an operation's files, which a user edited during the run."""
+    """Return whether two problems have different versions of an operation's files, because a user edited them during
+    the run.
+    """
     a, b = one.operation, other.operation
     return (a.text, a.references) != (b.text, b.references)
 
 
 class DeviceWorker:
-    """One device and its worker process. The process is replaced whenever a kernel breaks it.
+    """A device and its worker process, which is replaced whenever a kernel breaks it.
 
-    `AT_HAND` threads may call `evaluate` at once. Meanwhile other threads may call `begin_layer`, `finals` or
-    `refresh`, which wait for running kernels. No other calls may overlap. The worker keeps the data of many layers in
-    at most half of the device's memory, and frees the least recently used layers first.
+    `AT_HAND` threads may call `evaluate` at once. In the meantime, other threads may call `begin_layer`, `finals` or
+    `refresh`, which wait for running kernels. No other calls may overlap. The worker keeps many layers' data in at most
+    half of the device's memory, and frees the least recently used layers first.
     """
 
     def __init__(self, name: str, deadlines: Deadlines, runtime: Binary | None) -> None:
@@ -109,7 +111,7 @@ class DeviceWorker:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time used by the present worker process, seconds."""
+        """CPU time used by the current worker process, in seconds."""
         return self._worker.cpu_seconds if self._worker else 0.0
 
     def begin_layer(self, layer: LayerRequest) -> None:
@@ -130,13 +132,13 @@ class DeviceWorker:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Wait until no kernel runs, and keep other threads from sending kernels."""
+        """Wait until no kernel is running, and keep other threads from sending any."""
         with self._sending:
             self._last.wait()
             yield
 
     def _hold(self, problem: Problem) -> None:
-        """Make a layer's data in the worker, unless the worker has it already. Raises DeviceError if that fails."""
+        """Make a layer's data in the worker, unless it is already there. Raises DeviceError if that fails."""
         if self._worker is None:
             self._revive()
         if problem in self._held:
@@ -167,7 +169,7 @@ class DeviceWorker:
     def evaluate(self, request: EvaluateRequest) -> Measured:
         """Verify and time a kernel. Raises Rejected with the kernel's outcome.
 
-        While another kernel runs, this kernel is queued in the worker, so that the device does not wait for this
+        If another kernel is running, this one is queued in the worker, so that the device doesn't have to wait for this
         process.
         """
         measured = self._evaluate(request, alone=False) or self._evaluate(request, alone=True)
@@ -175,9 +177,9 @@ class DeviceWorker:
         return measured
 
     def _evaluate(self, request: EvaluateRequest, *, alone: bool) -> Measured | None:
-        """Verify and time a kernel; `alone` waits for the previous kernel before sending this one.
+        """Verify and time a kernel. With `alone`, wait for the previous kernel before sending this one.
 
-        Returns None if the previous kernel failed or broke the worker, so that this kernel did not run.
+        Returns None if the previous kernel failed or broke the worker, so that this one didn't run.
         """
         with self._sending:
             problem = request.source.problem
@@ -238,7 +240,7 @@ class DeviceWorker:
     def perform(self, request: Request, deadline_s: float, problem: Problem | None = None) -> Reply:
         """Send another request that runs kernels, and return the answer. Raises Rejected if a kernel fails.
 
-        If a problem is given, the worker makes the data of this layer first.
+        If a problem is given, the worker first makes the data for this layer.
         """
         self._ready(problem)
         try:
@@ -250,7 +252,7 @@ class DeviceWorker:
     def _launched(self, answer: Callable[[], Reply]) -> Reply:
         """Return the answer about kernels that may break the worker.
 
-        Raises Rejected if a kernel fails; the next request then runs a known-good kernel first.
+        If a kernel fails, raises Rejected, and the next request runs a known-good kernel first.
         """
         try:
             return answer()
@@ -279,21 +281,21 @@ class DeviceWorker:
             raise DeviceLost(f"{self.name}: lost while {what}: {error.message}") from None
 
     def refresh(self) -> None:
-        """End the worker after it has finished the current kernels. The next request starts a fresh worker."""
+        """End the worker once it has finished the current kernels, so that the next request starts a fresh one."""
         with self._alone():
             self.drop()
 
     def drop(self) -> None:
-        """End the worker at once. The next request starts a fresh worker."""
+        """End the worker immediately, so that the next request starts a fresh one."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
             self._held.clear()
 
     def _ready(self, problem: Problem | None) -> None:
-        """Make sure that there is a worker with the layer's data that has not evaluated too many kernels.
+        """Make sure that there is a worker with the layer's data that hasn't evaluated too many kernels.
 
-        If the last kernel failed, a known-good kernel of the layer must pass first. Raises DeviceLost if it fails in
+        If the last kernel failed, a known-good kernel for the layer must pass first. Raises DeviceLost if it fails in
         several fresh workers.
         """
         if self._answered >= _RECYCLE_AFTER:
@@ -317,7 +319,7 @@ class DeviceWorker:
         self._doubtful = False
 
     def _revive(self, layer: LayerRequest | None = None) -> None:
-        """Start a fresh worker, open the device and, if a layer is given, make the layer's data.
+        """Start a fresh worker, open the device and, if a layer is given, make its data.
 
         Raises DeviceLost if several fresh workers fail.
         """
@@ -353,12 +355,14 @@ class DeviceWorker:
 
 
 def _data_bytes(problem: Problem) -> int:
-    """Return the maximum memory of a layer in a worker: data sets with references, and copies for short kernels."""
+    """Return how much memory a layer takes at most in a worker: data sets with references, and copies for short
+    kernels.
+    """
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
 
 
 def _made_within_s(problem: Problem) -> float:
-    """Return how many seconds making a layer's data and reference may take on a busy CPU."""
+    """Return how many seconds it may take to make a layer's data and reference on a busy CPU."""
     if in_numpy(problem.operation):
         return math.inf  # a NumPy reference has its own limits
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
@@ -393,7 +397,7 @@ def explained(rejected: Rejected, source: KernelSource) -> Rejected:
 
 
 def _place(report: str, source: KernelSource) -> str:
-    """Describe where an address lies relative to an array: which array, which side, how far; empty if unknown."""
+    """Describe where an address lies relative to an array: which array, which side, how far. Returns "" if unknown."""
     region, allocated = _REGION.search(report), _ALLOCATED.search(report)
     if not region or not allocated:
         return ""

@@ -1,4 +1,4 @@
-"""load -> verify -> measure: verify and time kernels on one layer's data on a device."""
+"""load -> verify -> measure: verify and time kernels on a layer's data on a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SAMPLE_US = 400.0  # time of one sample of a short kernel; the launch of a grap
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A kernel that is loaded on the device, with its own workspace and packed weights."""
+    """A kernel loaded on the device, with its own workspace and packed weights."""
 
     kernel: LoadedKernel
     workspace: GuardedArray
@@ -55,7 +55,7 @@ class _Loaded:
 
 
 class LayerBench:
-    """A layer's data on a device, on which the layer's kernels are verified and timed."""
+    """A layer's data on a device, on which its kernels are verified and timed."""
 
     def __init__(self, device: Device, verifier: Verifier, clocks: Clocks, clock: Callable[[], float]) -> None:
         self.verifier = verifier
@@ -66,13 +66,13 @@ class LayerBench:
         """median of the fastest kernel for each cache mode, cold or hot"""
 
     def verify(self, source: KernelSource, binary: Binary, *, once: bool) -> ErrorStats:
-        """Verify a kernel, with one run if `once`. Raises the same errors as `Verifier.verify`."""
+        """Verify a kernel, with a single run if `once`. Raises the same errors as `Verifier.verify`."""
         with self._loaded(source, binary) as loaded:
             kernel, workspace, packed_w = loaded.kernel, loaded.workspace, loaded.packed_w
             return self.verifier.verify(kernel, workspace, packed_w, lambda _: not once, cold=False).error
 
     def evaluate(self, request: EvaluateRequest) -> Measured:
-        """Verify a kernel and time it, in a race against the best time if there is one."""
+        """Verify and time a kernel, racing it against the best time if there is one."""
         started = self._clock()
         with self._loaded(request.source, request.binary) as loaded:
             return self._measure(loaded, request, started)
@@ -96,10 +96,10 @@ class LayerBench:
     def _tensors(
         self, loaded: _Loaded, count: int, *, cold: bool, weights: Mapping[str, int] | None = None
     ) -> list[Tensors]:
-        """Return the arrays of each forward pass. If several passes must be cold, each pass has its own arrays.
+        """Return each forward pass's arrays. If several passes must be cold, each one has its own.
 
-        `weights` are addresses of weights that all passes share, as well as packed weights; None: each pass has its own
-        weights.
+        `weights` are the addresses of weights, including packed ones, that all passes share. With None, each pass has
+        its own.
         """
         device, verifier, source = self._device, self.verifier, loaded.kernel.source
         shared = weights or {}
@@ -116,7 +116,7 @@ class LayerBench:
         return each
 
     def _weights(self, loaded: _Loaded, *, elsewhere: bool) -> dict[str, int]:
-        """Return the addresses of the layer's weights or, if `elsewhere`, of new copies of the weights."""
+        """Return the addresses of the layer's weights or, if `elsewhere`, of new copies."""
         addresses = {}
         for array in self.verifier.problem.arrays:
             if array.role == "weights":
@@ -151,7 +151,7 @@ class LayerBench:
             self.verifier.restore(self.verifier.normal)
 
     def _check_all_again(self, kernels: Sequence[_Loaded], entered: Sequence[Passes], *, cold: bool) -> None:
-        """Check the outputs of the finalists. Raises Disproved with a message for each finalist that is wrong."""
+        """Check the finalists' outputs. Raises Disproved with a message for each finalist that is wrong."""
         wrong = {}
         for position, (loaded, passes) in enumerate(zip(kernels, entered, strict=False)):
             try:
@@ -164,13 +164,13 @@ class LayerBench:
             raise Disproved(wrong)
 
     def _recorded(self, each: Sequence[Callable[[], None]], owned: ExitStack) -> Passes:
-        """Record forward passes as one call, which is released with `owned`."""
+        """Record forward passes as a single call, which is released with `owned`."""
         passes = self._device.record(each)
         owned.callback(passes.close)
         return passes
 
     def _several(self, pass_us: float) -> int:
-        """Return the number of passes in one sample of a kernel that takes `pass_us`; 1 for a long kernel."""
+        """Return how many passes a sample has for a kernel that takes `pass_us`, which is 1 for a long kernel."""
         if pass_us >= self._device.short_us or self.verifier.changes_inputs:
             return 1
         copies = COPIES_BYTES // self.verifier.problem.tensor_bytes
@@ -182,10 +182,10 @@ class LayerBench:
         All contenders are recorded in the same way, with the same number of passes per sample. With cold caches, each
         pass has its own arrays.
 
-        If libraries take part, each library uses the arrays and the workspace of one kernel. The passes of a kernel
-        then share weights, as the passes of a library do. Each kernel except the first gets copies of the weights at
-        other addresses, because a time also depends on the addresses. The first kernel is timed a second time at the
-        same addresses, for the noise floor.
+        If libraries take part, each of them uses one kernel's arrays and workspace. That kernel's passes then share
+        weights, as a library's do. Since a time also depends on the weights' addresses, each kernel except the first
+        gets copies of them at other addresses. The first kernel is timed a second time at the same addresses, for the
+        noise floor.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"
@@ -255,7 +255,9 @@ class LayerBench:
 
     @contextmanager
     def _exported(self, path: str, source: KernelSource, loaded: _Loaded) -> Iterator[Handle]:
-        """Prepare an exported library for the layer's weights, verify it in a kernel's workspace, yield a handle."""
+        """Prepare an exported library for the layer's weights, verify it in a kernel's workspace, and yield a
+        handle.
+        """
         device, verifier, workspace = self._device, self.verifier, loaded.workspace
         with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
             if handle.workspace_bytes > workspace.size_bytes:

@@ -1,7 +1,7 @@
-"""`python -m autotune.workers.profiled JOB`: run each kernel once, for a profiler or a sanitizer to observe.
+"""`python -m autotune.workers.profiled JOB`: run each kernel once, for a profiler or sanitizer to observe.
 
 This is a separate program that does nothing else on the device, because both tools stop at every launch. Every array
-has exactly the bytes that the kernel was promised, without accessible memory around the array.
+has exactly the bytes that the kernel was promised, with no accessible memory around it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Job:
 
 
 def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool) -> None:
-    """Launch every stage of each kernel once or, with `first_round`, only the stages of the first round."""
+    """Launch every stage of each kernel once or, with `first_round`, only those of the first round."""
     for problem, same in groupby(kernels, key=lambda kernel: kernel[0].problem):
         with ExitStack() as owned:
             arrays = _arrays(device, problem, owned)
@@ -55,7 +55,7 @@ def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool)
 
 
 def _arrays(device: Device, problem: Problem, owned: ExitStack) -> Tensors:
-    """Allocate the arrays of a problem and fill the inputs with random data."""
+    """Allocate a problem's arrays and fill the inputs with random data."""
     random = np.random.default_rng(0)
     addresses = {array.name: _allocated(device, array.size_bytes, owned) for array in problem.arrays}
     given = given_data(problem, 0)
@@ -95,7 +95,7 @@ def _launch(device: Device, source: KernelSource, binary: Binary, arrays: Tensor
 
 
 def main() -> None:
-    """Read the job from the file that the command line names, and launch the kernels."""
+    """Read the job from the file given on the command line, and launch the kernels."""
     job: Job = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - a file of our own, in a folder of our own
     device = open_device(job.device)
     launch_once(device, job.kernels, first_round=job.first_round)

@@ -1,7 +1,7 @@
-"""The parent's handle on a worker process, and the requests and replies that the two processes exchange.
+"""The parent's handle on a worker process, and the requests and replies that they exchange.
 
-The child process runs `worker_process`. A kernel that crashes, hangs or poisons the CUDA context ends only the worker
-process. Requests and replies are pickled and sent over a private socket; tensors are never sent.
+The child process runs `worker_process`. If a kernel crashes, hangs or poisons the CUDA context, only the worker process
+ends. Requests and replies are pickled and sent over a private socket. Tensors are never sent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The identity and environment of an open device."""
+    """An open device's identity and environment."""
 
     info: DeviceInfo
     environment: Environment
@@ -58,7 +58,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class LayerRequest:
-    """Make a layer's test data and reference. The data of other layers is kept. Answer: None."""
+    """Make a layer's test data and reference, keeping the data of other layers. Answer: None."""
 
     problem: Problem
     check: Binary
@@ -68,7 +68,7 @@ class LayerRequest:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateRequest:
-    """Load, verify and time one kernel on the layer's data. Answer: Measured or Skipped."""
+    """Load, verify and time a kernel on the layer's data. Answer: Measured or Skipped."""
 
     source: KernelSource
     binary: Binary
@@ -83,12 +83,12 @@ class EvaluateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The reply for a kernel that was not run because the previous kernel failed."""
+    """The reply for a kernel that didn't run because the previous one failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Load and verify one kernel on the layer's data. Answer: ErrorStats."""
+    """Load and verify a kernel on the layer's data. Answer: ErrorStats."""
 
     source: KernelSource
     binary: Binary
@@ -98,7 +98,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class SomeBlocksRequest:
-    """Load a kernel and run some of the blocks on zeros. Answer: None."""
+    """Load a kernel and run some of its blocks on zeros. Answer: None."""
 
     source: KernelSource
     binary: Binary
@@ -106,7 +106,7 @@ class SomeBlocksRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRequest:
-    """Time contenders of one layer interleaved, in a random order each round. Answer: FinalsTimings."""
+    """Time one layer's contenders interleaved, in a random order each round. Answer: FinalsTimings."""
 
     kernels: tuple[tuple[KernelSource, Binary], ...]
     baselines: tuple[Baseline, ...]
@@ -119,7 +119,7 @@ class FinalsRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinalsTimings:
-    """The timings of each kind of contender, in the order of the request. Sample i was taken in round i.
+    """The timings for each kind of contender, in the order of the request. Sample i was taken in round i.
 
     A contender that is far behind has no samples from later rounds.
     """
@@ -184,7 +184,7 @@ _MAX_REPORT = 4 * MAX_MESSAGE  # characters of a sanitizer's report, which `devi
 
 
 class WorkerLost(Exception):
-    """The worker died or missed the deadline (`hung`). The message ends with the last output of a worker that died."""
+    """The worker died or missed the deadline (`hung`). If it died, the message ends with its last output."""
 
     def __init__(self, message: str, *, hung: bool) -> None:
         super().__init__(message)
@@ -193,7 +193,9 @@ class WorkerLost(Exception):
 
 
 class WorkerBug(Exception):
-    """The worker raised an exception other than AutotuneError: a bug in autotune. The message is the traceback."""
+    """The worker raised an exception other than AutotuneError, which is a bug in autotune. The message is the
+    traceback.
+    """
 
 
 class Worker:
@@ -234,14 +236,14 @@ class Worker:
         return self.receive(deadline_s)
 
     def send(self, request: Request) -> None:
-        """Send a request, which the worker answers after earlier ones. If the worker is gone, `receive` raises."""
+        """Send a request, which the worker answers after any earlier ones. If the worker is gone, `receive` raises."""
         with self._sending, contextlib.suppress(OSError):
             self._connection.send(request)
 
     def receive(self, deadline_s: float) -> Reply:
         """Wait for the answer to the oldest request.
 
-        Raises the worker's own error (Rejected or another AutotuneError), WorkerBug for any other exception of the
+        Raises the worker's own error (Rejected or another AutotuneError), WorkerBug for any other exception in the
         worker, or WorkerLost after killing the worker.
         """
         try:
@@ -264,7 +266,7 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill the worker and all its child processes, wait for the worker to end, and release its resources."""
+        """Kill the worker and all its child processes, wait for it to end, and release its resources."""
         self.signal_end()
         self._process.wait()
         self._begun.close()

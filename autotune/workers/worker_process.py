@@ -1,4 +1,4 @@
-"""The main loop of a worker process, which compiles programs and passes other requests on to `device_server`.
+"""A worker process's main loop, which compiles programs and passes other requests on to `device_server`.
 
 Started as `python -m autotune.workers.worker_process FD`.
 """
@@ -30,7 +30,7 @@ class Compiler:
         self._compiles = False
 
     def answer(self, request: CompilerRequest | CompileRequest) -> Binary | None:
-        """Load a compiler, or compile a program and return the binary."""
+        """Load a compiler, or compile a program and return its binary."""
         if not self._compiles:
             self._compiles = True
             os.nice(_COMPILER_NICE)
@@ -69,10 +69,10 @@ def serve(connection: Connection) -> None:
 def _end_with_parent(connection: Connection, folder: str) -> None:
     """Kill this process and all its child processes when the parent closes the connection or is killed.
 
-    The folder for temporary files is removed first, because no process is left to remove it afterwards.
+    The folder for temporary files is removed first, because afterwards there is no process left to do it.
 
     A thread waits for the end of the connection, because a kernel in an endless loop keeps the main thread from
-    handling signals. PR_SET_PDEATHSIG does not work, because it fires when the parent's thread that started the worker
+    handling signals. PR_SET_PDEATHSIG doesn't work, because it fires when the parent's thread that started the worker
     ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

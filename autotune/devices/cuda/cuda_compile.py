@@ -1,4 +1,4 @@
-"""`Program` -> `Binary` for a GPU: compile with nvcc, through PyCUDA if PyCUDA can be imported."""
+"""`Program` -> `Binary` for a GPU: compile with nvcc, through PyCUDA if that can be imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
 
 
 def require_pycuda(number: int) -> None:
-    """Raise DeviceError if PyCUDA cannot be imported."""
+    """Raise DeviceError if PyCUDA can't be imported."""
     if WHY_NOT:
         raise DeviceError(
             f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); `autotune doctor` says how to install it, "
@@ -34,7 +34,7 @@ if not WHY_NOT:
 
 
 def compile_cuda(program: Program, arch: int) -> Binary:
-    """Compile a program with PyCUDA, or with the same nvcc command if PyCUDA cannot be imported.
+    """Compile a program with PyCUDA or, if that can't be imported, with the same nvcc command.
 
     Raises Rejected('compile', 'compile_error', nvcc's first errors), and ToolchainError if there is no nvcc.
     """

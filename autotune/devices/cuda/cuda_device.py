@@ -1,4 +1,4 @@
-"""One GPU as a `Device`: memory, copies, launches, and timing with events, from a cold L2 cache if requested."""
+"""One GPU as a `Device`: memory, copies, launches, and timing with events, on request with a cold L2 cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PROBE = Path(__file__).parent / "probe.ptx"
 
 
 class CudaDevice:
-    """One GPU. Its primary context is shared with other libraries of the process."""
+    """A GPU. Its primary context is shared with the process's other libraries."""
 
     def __init__(self, number: int) -> None:
         try:
@@ -65,7 +65,7 @@ class CudaDevice:
 
     @property
     def info(self) -> DeviceInfo:
-        """The identity and the limits of the GPU, from the driver."""
+        """The GPU's identity and limits, from the driver."""
         return self._info
 
     @property
@@ -132,12 +132,12 @@ class CudaDevice:
             raise Rejected(Outcome.RUNTIME, "out_of_memory", f"{size_bytes} bytes of host memory: {error}") from None
 
     def copy_in(self, to: int, source: HostArray, *, stream: int) -> None:
-        """Enqueue a copy. For pageable memory, the driver returns when it has staged the last part."""
+        """Enqueue a copy. With pageable memory, the driver returns once it has staged the last part."""
         with rejecting():
             driver.memcpy_htod_async(to, source, self._streams[stream])
 
     def copy_out(self, to: HostArray, source: int, *, stream: int) -> None:
-        """Enqueue a copy. For pageable memory, the driver returns when the copy is complete."""
+        """Enqueue a copy. With pageable memory, the driver returns once the copy is complete."""
         with rejecting():
             driver.memcpy_dtoh_async(to, source, self._streams[stream])
 
@@ -147,18 +147,18 @@ class CudaDevice:
             return CudaModule(binary.image, self._streams)
 
     def hide(self, address: int, size_bytes: int) -> bool:  # noqa: ARG002 - nothing watches them
-        """Return False, because a GPU cannot watch memory."""
+        """Return False, because a GPU can't watch memory."""
         return False
 
     def watch(self, address: int, size_bytes: int, *, poisoned: bool = False) -> None:
-        """Do nothing: on a GPU, the tools of compute-sanitizer detect such accesses."""
+        """Do nothing, because on a GPU, compute-sanitizer's tools detect such accesses."""
 
     def varied(self, how: Variation) -> AbstractContextManager[bool]:  # noqa: ARG002 - the hardware decides
-        """Yield False, because a GPU cannot vary launches."""
+        """Yield False, because a GPU can't vary launches."""
         return nullcontext(enter_result=False)
 
     def synchronize(self) -> None:
-        """Wait for all work. Raises the error of any earlier kernel."""
+        """Wait for all work. Raises any earlier kernel's error."""
         with rejecting():
             driver.Context.synchronize()
 
@@ -169,7 +169,7 @@ class CudaDevice:
 
     @property
     def short_us(self) -> float:
-        """For longer passes, the gain of a graph (1 to 3 us per launch) is below the noise."""
+        """For longer passes, what a graph gains (1 to 3 us per launch) is lost in the noise."""
         return LONG_US
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
@@ -211,17 +211,17 @@ class CudaDevice:
         self._probe.launch(Launch("spin", (1, 1, 1), (1, 1, 1), 0, (np.uint64(clocks),)))
 
     def health(self) -> Health:
-        """Return power and temperature from NVML, if NVML's bindings are installed."""
+        """Return power and temperature from NVML, if its bindings are installed."""
         return self._sensors.read()
 
     def busy_percent(self) -> int | None:
-        """Return the utilization from NVML, or None if NVML's bindings are not installed."""
+        """Return the utilization from NVML, or None if its bindings aren't installed."""
         return self._sensors.busy_percent()
 
     def baselines(
         self, baselines: Sequence[Baseline], problem: Problem, *, passes: int, cold: bool
     ) -> tuple[Passes | str, ...]:
-        """Record passes of PyTorch's operators in the primary context of this device."""
+        """Record passes of PyTorch's operators in this device's primary context."""
         if not baselines:
             return ()
         from autotune.devices.torch_baseline import record_baselines
@@ -229,19 +229,19 @@ class CudaDevice:
         return record_baselines(baselines, problem, self._number, passes, cold=cold)
 
     def matrix_product(self, dtype: str, size: int) -> Callable[[], None]:
-        """Return a function that enqueues PyTorch's matrix product (cuBLAS) in the primary context of this device."""
+        """Return a function that enqueues PyTorch's matrix product (cuBLAS) in this device's primary context."""
         from autotune.devices.torch_baseline import cublas_runner
 
         return cublas_runner(dtype, size, self._number)
 
     def close(self) -> None:
-        """Leave the primary context. PyCUDA aborts at exit if a context is still on its stack."""
+        """Leave the primary context, because PyCUDA aborts at exit if a context is still on its stack."""
         self._streams.close()
         self._context.pop()
 
 
 def _driver_name() -> str:
-    """Return the driver's version from /proc/driver/nvidia, such as 580.159.03; empty if it is unknown."""
+    """Return the driver's version from /proc/driver/nvidia, such as 580.159.03, or "" if it is unknown."""
     path = Path("/proc/driver/nvidia/version")
     fields = path.read_text().split("Kernel Module")[-1].split() if path.is_file() else []
     return next((field for field in fields if field[0].isdigit()), "")

@@ -30,7 +30,7 @@ _STICKY = {
 
 @contextmanager
 def rejecting() -> Iterator[None]:
-    """Raise Rejected for an error of the driver, which may come from an earlier kernel."""
+    """Raise Rejected for a driver error, which may come from an earlier kernel."""
     try:
         yield
     except (driver.Error, DriverError) as error:
@@ -38,7 +38,7 @@ def rejecting() -> Iterator[None]:
 
 
 def rejected(error: Exception) -> Rejected:
-    """Return the rejection of a trial for a driver error."""
+    """Return a trial's rejection for a driver error."""
     message = str(error)
     reason = next((reason for phrase, reason in _STICKY.items() if phrase in message.lower()), "launch_failure")
     outcome = Outcome.TIMEOUT if reason == "hang" else Outcome.RUNTIME
@@ -49,7 +49,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: a stream that does not wait for the
 
 
 class Streams:
-    """Streams by number, created on first use. 0 is the default stream, or another stream during a capture."""
+    """Streams by number, created on first use. 0 is the default stream or, during a capture, a different one."""
 
     def __init__(self) -> None:
         self._made: dict[int, driver.Stream] = {}
@@ -63,7 +63,7 @@ class Streams:
 
     @contextmanager
     def recording(self) -> Iterator[int]:
-        """Replace stream 0 with a stream that can be captured, and yield the address of that stream."""
+        """Replace stream 0 with a stream that can be captured, and yield its address."""
         if self._recording is None:
             self._recording = driver.Stream(_NON_BLOCKING)
         self._default = self._recording
@@ -123,17 +123,17 @@ class CudaModule:
             raise rejected(error) from None
 
     def symbol(self, name: str) -> tuple[int, int]:
-        """Return the address and the size in bytes of a __constant__ or __device__ variable."""
+        """Return the address of a __constant__ or __device__ variable, and its size in bytes."""
         with rejecting():
             address, size_bytes = self._module.get_global(name)
         return int(address), int(size_bytes)
 
     def variables(self) -> Mapping[str, bytes]:
-        """Return nothing, because the variables cannot be listed."""
+        """Return nothing, because the variables can't be listed."""
         return {}
 
     def unload(self) -> None:
-        """Drop the module. PyCUDA unloads the module when it is no longer referenced."""
+        """Drop the module, which PyCUDA unloads once nothing refers to it any more."""
         self._functions.clear()
         if self._mapped is not None:
             self._mapped.unload()
@@ -158,7 +158,7 @@ _LEAST_CLOCKED_NS = 50_000  # the nanosecond timer of some GPUs ticks once a mic
 
 
 class SmClocks:
-    """Measures the mean clock of the multiprocessors, from cycles and nanoseconds before and after a measurement."""
+    """Measures the multiprocessors' mean clock from cycles and nanoseconds before and after a measurement."""
 
     def __init__(self, probe: CudaModule, sm_count: int) -> None:
         self._probe = probe
@@ -182,7 +182,9 @@ class SmClocks:
         self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
 
     def read_mhz(self) -> float | None:
-        """Return the clock between the two records; None if the time was too short or no multiprocessor made both."""
+        """Return the clock between the two records, or None if the time was too short or no multiprocessor made
+        both.
+        """
         driver.memcpy_dtoh(self._notes, int(self._memory))
         before, after = self._notes
         same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)

@@ -1,4 +1,4 @@
-"""Power, temperature and utilization of a GPU from NVML, if NVML's Python bindings are installed."""
+"""A GPU's power, temperature and utilization from NVML, if its Python bindings are installed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ except ImportError:
 
 
 _PERIOD_S = 1.0
-"""Maximum period over which NVML averages the utilization."""
+"""Over what period NVML averages the utilization at most."""
 
 
 class Sensors:
-    """Power, temperature and utilization of a GPU from NVML."""
+    """A GPU's power, temperature and utilization from NVML."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._handle: object = None
@@ -28,7 +28,7 @@ class Sensors:
                 self._handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
 
     def read(self) -> Health:
-        """Return the current values; None for a sensor that cannot be read."""
+        """Return the current values, with None for a sensor that can't be read."""
         if self._handle is None:
             return Health()
         try:
@@ -40,10 +40,9 @@ class Sensors:
             return Health()
 
     def busy_percent(self) -> int | None:
-        """Return the percentage of the last second in which kernels of any process ran; None if it is unknown.
+        """Return during what percentage of the last second any process's kernels were running, or None if unknown.
 
-        If the GPU is not idle, the value is read again a second later, so that kernels that have just ended do not
-        count.
+        If the GPU isn't idle, the value is read again a second later, so that kernels that have just ended don't count.
         """
         first = self._utilization()
         if first is None or first < SHARED_PERCENT:

@@ -1,1 +1,1 @@
-"""The declaration of tables and views, and the migrations that update an older file."""
+"""Declares tables and views, and migrates older files."""

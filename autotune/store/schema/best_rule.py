@@ -8,7 +8,7 @@ from __future__ import annotations
 from string import Template
 
 KEY = ("tuning_target_id", "device_id", "accuracy", "deterministic", "measurement_mode")
-"""The columns by which trials are divided; each group has a best trial of its own."""
+"""The columns by which trials are grouped; each group has its own best trial."""
 
 _RULE = Template(
     """\
@@ -100,7 +100,7 @@ BEST_NOW = _rule(
     "ranking_median_us IS NOT NULL",
     "trials.ranking_median_us IS NOT NULL AND finals.origin = 'measured' AND finals.superseded_at IS NULL",
 )
-"""The rule for the whole database: imported trials are ranked once they are re-timed on this machine."""
+"""The rule for the whole database. Imported trials are ranked once they have been re-timed on this machine."""
 
 
 def best_of(side: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Kinds of columns: the Python value, the type in a STRICT table of SQLite, and the constraint."""
+"""Kinds of columns: the Python value, the type in SQLite's STRICT tables, and the constraint."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Values = dict[str, Any]
-"""Column name to value, for an INSERT or an UPDATE."""
+"""Column names and values, for an INSERT or an UPDATE."""
 
 
 def escaped(text: str) -> str:
-    """Escape NUL and characters that UTF-8 cannot encode, so that every reader of the file can read the text."""
+    """Escape NUL and characters that UTF-8 can't encode, so that everyone who reads the file can read the text."""
     if text.isprintable() and text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 class Text(TypeDecorator[str]):
-    """A text column; the text is stored as `escaped` returns it."""
+    """A text column. The text is stored as returned by `escaped`."""
 
     impl = TEXT
     cache_ok = True
@@ -52,7 +52,7 @@ class Text(TypeDecorator[str]):
 
 
 class Flag(TypeDecorator[bool]):
-    """A column with 0 or 1, in Python a bool."""
+    """A column with 0 or 1, which is a bool in Python."""
 
     impl = INTEGER
     cache_ok = True
@@ -65,7 +65,7 @@ class Flag(TypeDecorator[bool]):
 
 
 class Date(TypeDecorator[datetime]):
-    """A date, stored in UTC as ISO 8601, always with microseconds, so that sorting the text sorts by time."""
+    """A date, stored as ISO 8601 in UTC, always with microseconds, so that the texts sort by time."""
 
     impl = TEXT
     cache_ok = True
@@ -78,7 +78,7 @@ class Date(TypeDecorator[datetime]):
 
 
 class Json(TypeDecorator[Any]):
-    """A JSON object or array, in Python a dict or a tuple."""
+    """A JSON object or array, which is a dict or a tuple in Python."""
 
     impl = TEXT
     cache_ok = True
@@ -92,12 +92,12 @@ class Json(TypeDecorator[Any]):
 
 
 def as_json(value: object) -> str:
-    """Return a value as JSON in ASCII, without spaces."""
+    """Return a value as ASCII JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 
 def date_text(date: datetime) -> str:
-    """Return a date as the text that the database stores."""
+    """Return a date in the form in which the database stores it."""
     return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -112,7 +112,7 @@ metadata = MetaData()
 def table(
     name: str, comment: str, *items: Column[Any] | CheckConstraint | Index | UniqueConstraint, rowid: bool = True
 ) -> Table:
-    """Declare a STRICT table with the constraints of its columns; `.schema` shows the comments."""
+    """Declare a STRICT table with its columns' constraints. `.schema` shows the comments."""
     rules = [CheckConstraint(rule) for item in items if (rule := item.info.get("rule"))]
     return Table(name, metadata, *items, *rules, comment=comment, sqlite_strict=True, sqlite_with_rowid=rowid)
 
@@ -157,10 +157,10 @@ _PLAIN = {int: integer, float: real, str: text, bool: flag}
 def columns_of(
     record: type[DataclassInstance], comment: str | None = None, *, null: bool = False, besides: Collection[str] = ()
 ) -> Iterator[Column[Any]]:
-    """Yield a column for each plain field of a record, except the fields in `besides`.
+    """Yield a column for each plain field of a record, except those in `besides`.
 
-    The comment of a column is the text of the field; `comment` replaces the comment of the first column. The default of
-    a column is the default of the field, so that a field can be added to a file that already contains rows.
+    A column's comment is the field's text; `comment` replaces that of the first column. A column has the same default
+    as the field, so that fields can be added to a file that already contains rows.
     """
     hints = get_type_hints(record)
     for field in fields(record):
@@ -184,12 +184,12 @@ def word(name: str, words: tuple[str, ...], comment: str | None = None, **more: 
 
 
 def key(name: str = "id", comment: str | None = None) -> Column[Any]:
-    """Declare the column with the number of a row."""
+    """Declare the column that numbers the rows."""
     return Column(name, INTEGER, primary_key=True, comment=comment)
 
 
 def reference(name: str, of: str, comment: str | None = None, *, null: bool = False, **more: Any) -> Column[Any]:
-    """Declare a column with the id of a row of another table."""
+    """Declare a column with the id of a row in another table."""
     return Column(name, ForeignKey(f"{of}.id"), comment=comment, nullable=null, **more)
 
 

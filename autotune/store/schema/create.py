@@ -1,4 +1,4 @@
-"""The SQL statements that create a new file or add what an older file lacks."""
+"""SQL statements that create a new file or add what an older file lacks."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def create(connection: Connection, version: int, now: datetime) -> None:
 
 
 def stamp(connection: Connection, version: int, now: datetime) -> None:
-    """Record that this version of autotune created the schema of the file or migrated the file to it."""
+    """Record that this version of autotune created the file's schema or migrated the file to it."""
     row = {"version": version, "autotune_version": __version__, "applied_at": now}
     connection.execute(schema_versions.insert(), row)
 
 
 def lacking(connection: Connection) -> list[Column[Any]]:
-    """Return the declared columns that are missing from the tables of a file."""
+    """Return the declared columns that are missing from a file's tables."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table'"
@@ -61,7 +61,7 @@ def add_columns(connection: Connection) -> None:
 
 
 def make_views(connection: Connection) -> None:
-    """Drop the views and create them again as they are declared now."""
+    """Drop the views and recreate them as they are declared now."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
     for name, sql in VIEWS.items():
@@ -80,9 +80,9 @@ def _indexes() -> Iterator[str]:
 
 
 def _with_comments(table: Table, sql: str) -> str:
-    """Add the comments of columns to CREATE TABLE; SQLAlchemy omits them for SQLite.
+    """Add column comments to CREATE TABLE, because SQLAlchemy omits them for SQLite.
 
-    A column without a comment of its own gets the text of the record's field.
+    A column without its own comment gets the text of the record's field.
     """
     first, *lines = (line.rstrip() for line in sql.splitlines())
     found = [first, f"\t-- {table.comment}"]
@@ -96,5 +96,5 @@ def _with_comments(table: Table, sql: str) -> str:
 
 @cache
 def _texts(record: type | None) -> dict[str, str]:
-    """Return the text of each field of a record."""
+    """Return the text of each of a record's fields."""
     return {} if record is None else {ast.unparse(field.target): text for field, text in documented(record)}

@@ -1,4 +1,4 @@
-"""Store the text of a kernel as paragraphs. Kernels share most paragraphs, so each paragraph is stored once."""
+"""Store a kernel's text as paragraphs. Kernels have most paragraphs in common, so each one is stored only once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autotune.store.schema.column_kinds import escaped
 _BETWEEN = "\n\n"
 
 ExecuteMany = Callable[[str, Sequence[tuple[Any, ...]]], object]
-"""Executes an SQL statement once for each row."""
+"""Executes an SQL statement for each row."""
 
 
 def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
-    """Store the text of a kernel.
+    """Store a kernel's text.
 
-    The SQL is plain, because SQLAlchemy takes longer to bind a hundred paragraphs than SQLite takes to store them.
+    This uses plain SQL, because SQLAlchemy takes longer to bind a hundred paragraphs than SQLite takes to store them.
     """
     parts = escaped(text).split(_BETWEEN)
     ids = [_paragraph_id(part) for part in parts]
@@ -28,7 +28,7 @@ def store_text(execute_many: ExecuteMany, source_id: int, text: str) -> None:
 
 
 def joined(paragraphs: Sequence[str]) -> str:
-    """Join paragraphs into the text of a kernel."""
+    """Join paragraphs into a kernel's text."""
     return _BETWEEN.join(paragraphs)
 
 

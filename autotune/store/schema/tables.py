@@ -29,16 +29,16 @@ from autotune.trial import ACCURACY_CLASSES, EndToEndParts, KernelProfile, Outco
 __all__ = ["metadata"]
 
 RETIME_LABELS = ("confirmed", "moved", "regressed", "failed", "remeasured")
-"""Labels of a retime, which compare the new time with the stored time."""
+"""A retime's labels, which say how the new time compares with the stored one."""
 DEVICE_IDENTITY = ("kind", "name", "arch", "sm_count", "memory_bytes")
 """The columns that identify a device."""
 SIZES, WORDS = tuple(size.name for size in operation(CONV2D).sizes), tuple(operation(CONV2D).words)
 """Names of the sizes and words of conv2d, which are columns of `layers`."""
 CLASSES = ("", *ACCURACY_CLASSES)
-"""The accuracy classes; empty for a config that was never rendered."""
+"""The accuracy classes, and "" for configs that were never rendered."""
 
 DECLARED = ("number", "reason", "message", "source_hash", "accuracy", "deterministic", "smem_bytes", "occupancy")
-"""Fields of a trial whose columns are declared separately, with a comment, a constraint or a reference."""
+"""Fields of a trial whose columns are declared separately, because they need a comment, a constraint or a reference."""
 
 schema_versions = table(
     "schema_versions",

@@ -36,7 +36,7 @@ _OTHERS = ", ".join(
     for column in trials.c
     if not column.foreign_keys and column.name not in _PLACED
 )
-"""The columns of `trials` without a fixed place in the view `results`."""
+"""Those columns of `trials` that have no fixed place in the view `results`."""
 
 
 _RESULTS = f"""\
@@ -144,7 +144,7 @@ FROM (
 WHERE place = 1
 ORDER BY study, device, measurement_mode, position""",
 }
-"""The name and the SELECT of each view, in the order in which the views are created."""
+"""Each view's name and SELECT, in the order in which the views are created."""
 
 _POSITION = """\
 (SELECT position FROM study_layers
@@ -168,9 +168,9 @@ SELECT
     trials.device_id, arch, templates.hash AS template_hash, launches, declaration, samples_us,
     {_POSITION}
 {_LISTED}"""
-"""Trials of all layers or of `:places`, in one of the orders of `result_rows.SORTS`."""
+"""Trials of all layers or of `:places`, in one of the orders in `result_rows.SORTS`."""
 LISTED_IDS = f"SELECT trials.id AS trial_id, {_POSITION} {_LISTED}"
-"""The ids of the trials that LISTED selects."""
+"""The ids of the trials selected by LISTED."""
 
 _PAIR = "tuning_target_id, paired_device, accuracy, deterministic, measurement_mode, twin"
 
@@ -307,5 +307,5 @@ WHERE :device_id IS NULL OR trials.device_id = :device_id
 ORDER BY sequence, event = 'retime', event = 'finals', events.id"""
 """How the best times of `:places` improved: trials that were the fastest so far, finals and retimes, oldest first.
 
-`:places` is NULL or a JSON array of tuning targets with the names that the caller asked for.
+`:places` is NULL or a JSON array of tuning targets, with the names that the caller used.
 """

@@ -1,1 +1,1 @@
-"""One SQLite file: connections, transactions, schema and versions, opening the file, and running a user's SQL."""
+"""One SQLite file: connections, transactions, schema and versions, opening the file, and running the user's SQL."""

@@ -1,6 +1,6 @@
 """Open connections to an SQLite file, for reading or for writing, and translate SQLite's errors.
 
-A connection for reading leaves no files behind.
+Connections for reading don't leave any files behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG_INDEX_BYTES = 1 << 15
 
 @contextmanager
 def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
-    """Raise SQLite's errors as StoreErrors whose messages are one line."""
+    """Turn SQLite's errors into StoreErrors with one-line messages."""
     try:
         yield
     except (DBAPIError, sqlite3.Error) as error:
@@ -36,7 +36,7 @@ def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def damaged(path: Path, how: str) -> StoreError:
-    """Return the error for a damaged file. The file is not changed."""
+    """Return the error for a damaged file, leaving the file as it is."""
     shown = one_line(str(path))
     return StoreError(
         f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or save what can be read with "
@@ -64,7 +64,7 @@ def _message(path: Path, timeout_s: float, error: sqlite3.Error | None, message:
 
 
 def _disk_is_full(path: Path) -> bool:
-    """Whether the disk is too full for the files that SQLite creates next to the database."""
+    """Return whether there isn't enough space on the disk for the files that SQLite creates next to the database."""
     try:
         return shutil.disk_usage(path.absolute().parent).free < LOG_INDEX_BYTES
     except OSError:
@@ -86,7 +86,7 @@ NO_LOG_CAN_BE_MADE = frozenset(
 def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
     """Open a connection that neither changes the file nor leaves new files next to it.
 
-    Raises StoreError if the file has changes in its log that cannot be read without writing to its folder.
+    Raises StoreError if the file's log contains changes that can't be read without writing to its folder.
     """
     # In WAL mode SQLite creates the files -wal and -shm next to the database, even for a reader. SQLite removes them
     # when the last connection closes, but only if this connection may write. If a killed writer has left a log, a
@@ -112,14 +112,14 @@ def connect_for_reading(path: Path, timeout_s: float) -> sqlite3.Connection:
 def connect_for_writing(path: Path, timeout_s: float, *, references: bool = True) -> sqlite3.Connection:
     """Open a connection for writing.
 
-    It enforces foreign keys unless `references` is False, which allows tables to be dropped and created again.
+    It enforces foreign keys unless `references` is False, which allows tables to be dropped and recreated.
     """
     raw = _connect(path, "mode=rwc", timeout_s)
     return _prepared(raw, f"PRAGMA foreign_keys = {int(references)}", "PRAGMA synchronous = NORMAL")
 
 
 def switch_to_wal(path: Path, timeout_s: float) -> None:
-    """Switch the file to WAL mode, so that readers and a writer do not wait for each other."""
+    """Switch the file to WAL mode, so that readers and a writer don't wait for each other."""
     deadline = time.monotonic() + timeout_s
     with translate_errors(path, timeout_s), closing(_connect(path, "mode=rwc", timeout_s)) as raw:
         while True:
@@ -133,12 +133,12 @@ def switch_to_wal(path: Path, timeout_s: float) -> None:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write to the file."""
+    """Return whether this process may write to the file."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def uri(path: Path, options: str) -> str:
-    """Return a path as a URI for SQLite."""
+    """Return a path as an SQLite URI."""
     return f"file://{quote(os.fsencode(path.absolute()))}?{options}"
 
 
@@ -160,7 +160,7 @@ def _connect(path: Path, options: str, timeout_s: float) -> sqlite3.Connection:
 def _prepared(raw: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
     """Execute statements on a connection and return it.
 
-    The connection is closed if a statement fails, for example because the file is not a database.
+    If a statement fails, for example because the file isn't a database, the connection is closed.
     """
     try:
         for statement in statements:

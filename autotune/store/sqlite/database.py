@@ -31,7 +31,7 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """Return the current date, which new rows get unless the caller passes another clock."""
+    """Return the current date, which new rows get unless the caller passes a different clock."""
     return datetime.now(UTC)
 
 
@@ -60,7 +60,7 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """The database's name in messages, on one line."""
+        """How messages refer to the database, on one line."""
         return one_line(shown_results(self.path))
 
     def now(self) -> datetime:
@@ -83,7 +83,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a transaction that sees one state of the file. Raises StoreError if the database is closed."""
+        """Open a transaction that sees a single state of the file. Raises StoreError if the database is closed."""
         self._check_open()
         with translate_errors(self.path, self.timeout_s), self._reader.begin() as connection:
             yield connection
@@ -93,7 +93,9 @@ class Database:
             raise StoreError(f"{self.shown}: is closed; open it again")
 
     def close(self) -> None:
-        """Close every connection. The last process to close the file moves the log into it, if it may write."""
+        """Close all connections. The last process to close the file moves the log into it, if it is allowed to
+        write.
+        """
         self._closed = True
         if self._writer is not None:
             self._writer.close()
@@ -102,9 +104,9 @@ class Database:
 
 
 def path_of(name: str | Path) -> Path:
-    """Return the file for a path or for the name of bundled results.
+    """Return the file, given its path or the name of bundled results.
 
-    Raises StoreError for a URL and for a database in memory.
+    Raises StoreError for URLs and in-memory databases.
     """
     if isinstance(name, Path):
         return name
@@ -119,9 +121,9 @@ def path_of(name: str | Path) -> Path:
 
 @cache
 def _dialect() -> tuple[Dialect, LRUCache[object, object]]:
-    """Return the dialect and the cache of compiled statements that all engines of this process share.
+    """Return the dialect and the cache of compiled statements shared by all of this process's engines.
 
-    The cache is as large as SQLAlchemy's cache for one engine.
+    The cache is as large as SQLAlchemy's cache for a single engine.
     """
     # SQLAlchemy logs a signal that arrives while it closes a connection, with a traceback, if no logging is set up.
     logging.getLogger("sqlalchemy.pool").addHandler(logging.NullHandler())

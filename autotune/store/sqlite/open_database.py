@@ -1,4 +1,4 @@
-"""Open a results database for writing, which updates its schema, or for reading, which does not change it."""
+"""Open a results database for writing, which updates its schema, or for reading, which doesn't."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from autotune.tempdirs import temporary_folder
 
 
 def version_of(connection: Connection, path: Path) -> int | None:
-    """Return the schema's version; None for an empty database.
+    """Return the schema's version, or None for an empty database.
 
-    Raises StoreError if the file is not a results database of autotune, or if its schema is too new.
+    Raises StoreError if the file isn't one of autotune's results databases, or if its schema is too new.
     """
     shown = one_line(str(path))
     names = set(connection.exec_driver_sql("SELECT name FROM sqlite_master").scalars())
@@ -59,7 +59,7 @@ def version_of(connection: Connection, path: Path) -> int | None:
 
 
 def is_current(connection: Connection, version: int | None) -> bool:
-    """Whether a file with this version has the newest schema, including every declared column."""
+    """Return whether a file with this version has the newest schema, including every declared column."""
     return version == newest_schema() and not lacking(connection)
 
 
@@ -68,7 +68,8 @@ ANALYSIS_LIMIT = 1000
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
-    """Open a results database for writing. The file is created if it is missing, and migrated if its schema is older.
+    """Open a results database for writing. The file is created if it doesn't exist, and migrated if its schema is
+    older.
 
     Raises StoreError if that fails, and for bundled results.
     """
@@ -98,10 +99,9 @@ def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
 
 def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:
-    """Open an existing results database without changing it. The folder may be read-only.
+    """Open an existing results database without changing it. Its folder may be read-only.
 
-    A file with an older schema is copied, and the copy is migrated to the newest schema. Raises StoreError if the file
-    cannot be read.
+    If the schema is older, a copy of the file is migrated instead. Raises StoreError if the file can't be read.
     """
     path = path_of(url)
     shown = one_line(str(path))
@@ -122,7 +122,7 @@ def open_for_reading(url: str | Path, *, timeout_s: float, clock: Clock) -> Data
 
 
 def schema_of(path: Path, timeout_s: float) -> int | None:
-    """Return the schema's version; None for an empty database or no file. Raises StoreError as `version_of` does."""
+    """Return the schema's version, or None for an empty or missing database. Raises StoreError like `version_of`."""
     if not path.exists():
         return None
     with closing(_reading(path, path, timeout_s, utc_now)) as database, database.read() as connection:
@@ -130,18 +130,18 @@ def schema_of(path: Path, timeout_s: float) -> int | None:
 
 
 def has_results(url: str | Path) -> bool:
-    """Whether a results database exists. An empty file, which a run that was killed early leaves, does not count.
+    """Return whether a results database exists. An empty file, as left by a run that was killed early, doesn't count.
 
-    Raises StoreError for a file that is not a results database.
+    Raises StoreError for a file that isn't a results database.
     """
     path = path_of(url)
     return path.exists() and _inspect(path) and schema_of(path, LOCK_TIMEOUT_S) is not None
 
 
 def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
-    """Create a file, or migrate it to the newest schema and keep a copy with the older schema.
+    """Create a file, or migrate it to the newest schema and keep a copy with the older one.
 
-    A file that is not a results database is not changed.
+    A file that isn't a results database is left unchanged.
     """
     kept = None
     with closing(_migrating(path, path, timeout_s, clock)) as database:
@@ -175,7 +175,7 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
 
 
 def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
-    """Copy a database with an older schema to a temporary folder, and migrate the copy to the newest schema."""
+    """Copy a database with an older schema to a temporary folder and migrate the copy."""
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(temporary_folder())
@@ -204,7 +204,7 @@ def _migrate(connection: Connection, version: int | None, path: Path, old: Path,
 
 
 def _copy(path: Path, to: Path, timeout_s: float) -> None:
-    """Copy the committed rows of a database, page by page, to a new file without a log."""
+    """Copy a database's committed rows, page by page, to a new file without a log."""
     with closing(connect_for_reading(path, timeout_s)) as raw, closing(sqlite3.connect(to)) as target:
         raw.backup(target)
         target.execute("PRAGMA journal_mode = DELETE")
@@ -215,13 +215,15 @@ def _reading(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database
 
 
 def _migrating(path: Path, file: Path, timeout_s: float, clock: Clock) -> Database:
-    """Open a database without checking references, so that its tables may be dropped and created."""
+    """Open a database without checking references, so that its tables can be dropped and recreated."""
     engine = sqlite_engine(lambda: connect_for_writing(file, timeout_s, references=False))
     return Database(path, timeout_s, engine, file, clock)
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a file in which nothing was stored, for example after a full disk, and SQLite's files next to it."""
+    """Remove a file in which nothing was stored, for example because the disk was full, and SQLite's files next
+    to it.
+    """
     with suppress(OSError):
         if path.stat().st_size == 0:
             for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
@@ -229,7 +231,7 @@ def _remove_empty(path: Path) -> None:
 
 
 def _inspect(path: Path) -> bool:
-    """Whether the file exists. Raises StoreError for a path that cannot be a database."""
+    """Return whether the file exists. Raises StoreError for a path that can't be a database."""
     shown = one_line(str(path))
     try:
         status = path.stat()

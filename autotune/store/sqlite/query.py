@@ -1,4 +1,4 @@
-"""Run a user's SQL on a separate, read-only connection, so that it can be stopped."""
+"""Run the user's SQL on a separate, read-only connection, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from autotune.store.sqlite.connections import connect_for_reading, translate_err
 from autotune.store.sqlite.database import Database
 
 Cell = int | float | str | bytes | None
-"""One value in the result of an SQL statement."""
+"""A single value in an SQL result."""
 
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
-"""The actions that a statement may take. Writes, ATTACH, PRAGMA and transactions are refused."""
+"""What a statement may do. Writes, ATTACH, PRAGMA and transactions are rejected."""
 FILE_ERRORS = frozenset(
     {
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
         *(sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL),
     }
 )
-"""Errors that the statement has not caused."""
+"""Errors that aren't the statement's fault."""
 _STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
 _WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The result of a user's SQL."""
+    """The result of the user's SQL."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -44,7 +44,7 @@ class QueryResult:
 def run_query(database: Database, sql: str, *, within_s: float | None = None) -> QueryResult:
     """Run one SELECT on a separate connection and return its result.
 
-    Raises StoreError with SQLite's message for any other statement, or if the statement takes longer than `within_s`
+    Raises StoreError with SQLite's message for any other statement, and if the statement takes longer than `within_s`
     seconds.
     """
     guard = _Guard(within_s)
@@ -66,7 +66,7 @@ def run_query(database: Database, sql: str, *, within_s: float | None = None) ->
 
 
 class _Guard:
-    """SQLite's authorizer and progress handler: refuses every action but reading, and stops slow statements."""
+    """SQLite's authorizer and progress handler, which allows only reading and stops slow statements."""
 
     def __init__(self, within_s: float | None) -> None:
         self.refused = False
@@ -89,7 +89,7 @@ class _Guard:
 
 @contextmanager
 def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator[None]:
-    """Raise the errors of a statement as a StoreError that quotes the statement."""
+    """Convert a statement's errors to a StoreError that quotes it."""
     try:
         yield
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as error:
