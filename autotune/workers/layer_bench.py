@@ -216,7 +216,7 @@ class LayerBench:
             ]
             each = [_passes(loaded, own) for loaded, own in zip(kernels, arrays, strict=True)]
             each += [
-                [partial(handle.run, tensors, device.stream_handle) for tensors in own]
+                [partial(self._run_exported, handle, tensors) for tensors in own]
                 for handle, own in zip(libraries, arrays, strict=False)
             ]
             if libraries:
@@ -265,10 +265,13 @@ class LayerBench:
                 raise Rejected(Outcome.RUNTIME, "launch_failure", f"the exported library needs {sizes}")
             workspace.poison()
             verifier.restore(verifier.normal)
-            handle.run(verifier.tensors(verifier.normal, workspace=workspace.address), device.stream_handle)
+            self._run_exported(handle, verifier.tensors(verifier.normal, workspace=workspace.address))
             device.synchronize()
             verifier.judge(verifier.normal, source, (workspace,))
             yield handle
+
+    def _run_exported(self, handle: Handle, tensors: Tensors) -> None:
+        handle.run(tensors, self._device.stream_handle)  # read in each call: a recording has its own stream
 
     def _measure(self, loaded: _Loaded, request: EvaluateRequest, started: float) -> Measured:
         device, verifier, cold = self._device, self.verifier, request.cache == "cold"
