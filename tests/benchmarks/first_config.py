@@ -168,7 +168,7 @@ def by_model(templates: Mapping[str, KernelTemplate], *, corrected: bool) -> Cho
             listed = frozenset(config for config in judged.times_us if config.template == family)
             admission = Admission(judged.admitted, listed=listed)
             spaces.append(SearchSpace(BoundTemplate(templates[family], here.problem, here.device, admission)))
-        tuned = _top_trials(known, judged.informative) if corrected else ()
+        tuned = top_trials(known, judged.informative) if corrected else ()
         design = warm_start(here.problem, here.device, tuned, spaces, MOST, models[key], here.rates)
         told: dict[Config, float] = {}
         while (config := design.next(told, ())) is not None:
@@ -178,7 +178,7 @@ def by_model(templates: Mapping[str, KernelTemplate], *, corrected: bool) -> Cho
     return choose
 
 
-def _top_trials(known: Sequence[LayerRecords], admitted: Sequence[str]) -> list[TopTrial]:
+def top_trials(known: Sequence[LayerRecords], admitted: Sequence[str]) -> list[TopTrial]:
     """The configs of a database that a search of these accuracy classes uses: the fastest of each family and layer."""
     found = []
     for layer in known:
