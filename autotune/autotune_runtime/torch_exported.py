@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 
@@ -80,18 +82,22 @@ def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
 class Sizes:
     """A forward pre-hook that rejects arguments with sizes that a graph doesn't support. It checks each shape once."""
 
-    def __init__(self, ranges: Sequence[Sequence[tuple[int, int | None]]], asked: fx.GraphModule) -> None:
-        """Check against `ranges`, the smallest and largest size of each tensor's axes, and with the graph `asked`.
+    def __init__(
+        self,
+        ranges: Sequence[Sequence[tuple[int, int | None]]],
+        conditions: fx.GraphModule,
+        expected: Sequence[tuple[bool, str]],
+    ) -> None:
+        """Check against `ranges`, the smallest and largest size of each tensor's axes, and with `conditions`.
 
-        A largest size of None means that there is no limit.
+        A largest size of None means that there is no limit. The graph `conditions` returns a truth value for each
+        expected one, which comes with the words for the error.
         """
-        self._ranges, self._asked = ranges, asked
+        self._ranges, self._conditions, self._expected = ranges, conditions, expected
         self._known: set[tuple[tuple[int, ...], ...]] = set()
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
-        """Raise ValueError for sizes that the graph doesn't support or, in a compiled network, that are out of
-        range.
-        """
+        """Raise ValueError for sizes that the graph doesn't support."""
         compiles = torch.compiler.is_compiling()
         sizes = tuple(tuple(each.shape) for each in tensors_of(inputs))
         if not compiles and sizes in self._known:
@@ -102,11 +108,13 @@ class Sizes:
             for axis, (size, (least, most)) in enumerate(zip(shape, ranges, strict=True))
             if size < least or (most is not None and size > most)
         ]
-        if not compiles:
-            try:
-                self._asked(*tree_leaves(inputs))
-            except RuntimeError as error:
-                wrong.append(str(error).partition(" on node")[0])
+        if self._expected:
+            found = self._conditions(*tree_leaves(inputs))
+            wrong += [
+                words
+                for (value, words), each in zip(self._expected, found, strict=True)
+                if (not each if value else each)
+            ]
         if wrong:
             raise ValueError(
                 f"autotune_runtime: the network was captured for other sizes: {'; '.join(wrong)}; convert it with an "
@@ -125,10 +133,10 @@ def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
         node.meta.clear()  # drop fake tensors, which no copy of a network needs
         if modules:
             node.meta["path"] = modules[-1][0]
-    asked = _asked(made.graph)
+    conditions, expected = _conditions(made.graph)
     made.graph._tracer_cls = None  # unpickling would call the capture's tracer class without its arguments
     graph = fx.GraphModule(made, made.graph)
-    graph.register_forward_pre_hook(Sizes(ranges, asked))
+    graph.register_forward_pre_hook(Sizes(ranges, conditions, expected))
     return graph.eval()
 
 
@@ -147,25 +155,40 @@ def _in_words(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
 
 
-def _asked(graph: fx.Graph) -> fx.GraphModule:
-    """Move a graph's checks of argument sizes into a new graph and return that."""
+def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str], ...]]:
+    """Move the checks of argument sizes from a graph into a new graph, which returns the values that are checked.
+
+    Returns the new graph, and for each check the value that it expects and its text. Dynamo can trace the new graph.
+    """
     of_sizes = {*graph.find_nodes(op="placeholder")}
-    questions = []
+    checks = []
     for node in graph.nodes:
         of_tensor = isinstance(node.target, torch._ops.OpOverload) and node.target not in (SYM_SIZE, ASSERT)
         if node.op == "call_function" and not of_tensor and of_sizes.issuperset(node.all_input_nodes):
-            of_sizes.add(node)
-            questions += [node] if node.target is ASSERT else []
+            if node.target is ASSERT:
+                checks.append(node)
+            else:
+                of_sizes.add(node)
     apart = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
+    copies: dict[object, fx.Node] = {}
     for node in graph.nodes:
-        if node in of_sizes:
+        if node in of_sizes and node.target is torch.sym_sum:  # which Dynamo does not trace
+            terms = (copies.get(term, term) for term in node.args[0])
+            copies[node] = functools.reduce(lambda left, right: apart.call_function(operator.add, (left, right)), terms)
+        elif node in of_sizes:
             copies[node] = apart.node_copy(node, copies.__getitem__)
-    apart.output(())
-    for node in reversed([each for each in graph.nodes if each in of_sizes and each.op != "placeholder"]):
-        if node in questions or not node.users:
+    checked, expected = [], []
+    for check in checks:
+        (condition, text) = check.args
+        negated = condition.target is torch.sym_not  # which Dynamo does not trace either
+        checked.append(copies[condition.args[0] if negated else condition])
+        expected.append((not negated, str(text).partition(" on node")[0]))
+    apart.output(tuple(checked))
+    apart.eliminate_dead_code()
+    for node in (*checks, *reversed([each for each in graph.nodes if each in of_sizes and each.op != "placeholder"])):
+        if not node.users:
             graph.erase_node(node)
-    return fx.GraphModule(nn.Module(), apart)
+    return fx.GraphModule(nn.Module(), apart), tuple(expected)
 
 
 @contextlib.contextmanager

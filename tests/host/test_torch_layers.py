@@ -120,10 +120,21 @@ def test_sizes_that_a_network_asks_for_are_refused_not_computed_wrongly() -> Non
             copy(torch.ones(1, 3, 13, 13))
         with pytest.raises(ValueError, match="captured for other sizes: axis 3 of argument 0 is 8, not at least 11; "):
             copy(torch.ones(1, 3, 12, 8))
-        compiled = torch.compile(copy, backend="eager")
-        torch.testing.assert_close(compiled(x), network(x))
-        with pytest.raises(ValueError, match="captured for other sizes: axis 3 of argument 0 is 8, not at least 11; "):
-            compiled(torch.ones(1, 3, 12, 8))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"), [((1, 3, 12, 8), "axis 3 of argument 0 is 8, not at least 11"), ((1, 3, 13, 13), "Mod")]
+)
+def test_compiled_copies_refuse_these_sizes_too(sizes: tuple[int, ...], why: str) -> None:
+    network = Padding().eval()
+    copy = read_network(network, (torch.ones(1, 3, 12, 12),)).finish()
+    torch.compiler.reset()
+    compiled = torch.compile(copy, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for x in (torch.ones(1, 3, 12, 12), torch.ones(1, 3, 14, 14)):
+            torch.testing.assert_close(compiled(x), network(x))
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=f"captured for other sizes: .*{why}"):
+            compiled(torch.ones(sizes))
 
 
 class PaddingToFours(Padding):
