@@ -1,7 +1,7 @@
 #pragma once
 
 // Pixels of x [N, D, H, W, C], whose channels are contiguous: a stage has a row of TILE_K channels for each pixel. Needs _sm90.cuh,
-// _ptx_ldmatrix.cuh, _epilogue.cuh and the family's constants.
+// _ptx_ldmatrix.cuh and the family's constants.
 
 #include "_im2col_boxes.cuh"
 
@@ -39,28 +39,3 @@ struct LanePixels {
         }
     }
 };
-
-// Stores a lane's outputs of a tile, of the output channels from k on: two neighbours of a pixel at a time.
-__device__ __forceinline__ void store(const float (&sums)[BLOCKS][TILE_M / 8][4], float*, float* y, [[maybe_unused]] const float* z, const float* bias,
-                                      int tile, int first_pixel, int k, int lane, int n) {
-    using Pair = AlignedArray<float, 2>;
-#pragma unroll
-    for (int row = 0; row < 2 * BLOCKS; ++row) {
-        const int pixel = tile * TILE_N + first_pixel + row * 8 + lane / 4;
-        if (pixel >= n * (O * P * Q)) break;
-#pragma unroll
-        for (int j = 0; j < TILE_M / 8; ++j) {
-            const int channel = k + j * 8 + lane % 4 * 2;
-            if (channel >= K) break;
-            const long long at = static_cast<long long>(pixel) * K + channel;
-            Pair added = {}, outputs;
-            if constexpr (EPILOGUE::HAS_RESIDUAL) added = *reinterpret_cast<const Pair*>(z + at);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float channel_bias = EPILOGUE::HAS_BIAS ? bias[channel + i] : 0.0f;
-                outputs.at[i] = finished(sums[row / 2][j][row % 2 * 2 + i], channel_bias, added.at[i]);
-            }
-            *reinterpret_cast<Pair*>(y + at) = outputs;
-        }
-    }
-}

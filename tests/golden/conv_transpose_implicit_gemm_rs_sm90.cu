@@ -59,6 +59,7 @@ constexpr int STAGES = 7, X_STAGES = 7;  // of filters, and of pixels
 
 // Derived
 constexpr int CONSUMERS = 2;  // warpgroups
+constexpr int GROUPS = 1, GROUP_K = 64;
 constexpr int K_TILES = TAPS * 2;  // stages of filters
 constexpr int SHARED_TAPS = 1;  // of a stage of pixels
 [[maybe_unused]] constexpr int BOXES = 1, SHIFT = 0;  // of a segment's window, columns in front of it
@@ -118,6 +119,8 @@ __device__ __forceinline__ float finished(float sum, float bias, [[maybe_unused]
 
 #include "_pixels_nhwc_sm90.cuh"
 
+#include "_store_pixels_nhwc_sm90.cuh"
+
 extern "C" __global__ void pack_filters(const float* __restrict__ w, float* __restrict__ packed_w) {
     constexpr int COUNT = K * TAPS * PADDED_C;
     const int i = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
@@ -142,7 +145,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, unsigned char* x_
     PipelineState<STAGES> state;
     PipelineState<X_STAGES> x_state;
     for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
-        const int k = tile % TILES_M * TILE_M;
+        const int k = tile % TILES_M * TILE_M, group_c = GROUPS > 1 ? k / GROUP_K * CHANNELS : 0;
         const PixelBox box(tile / TILES_M, lane);
 #pragma unroll 1
         for (int tap = 0; tap < TAPS; tap += SHARED_TAPS) {
@@ -150,7 +153,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, unsigned char* x_
             for (int c = 0; c < CHANNELS; c += TILE_K, ++x_state) {
                 if (lane == 0) pipelines.pixels.producer_acquire(x_state, X_STAGE_BYTES);
                 __syncwarp();
-                if (lane < PixelBox::COUNT) box.load(x_stages + x_state.index * X_STAGE_BYTES, x_map, pipelines.pixels.full + x_state.index, c, tap);
+                if (lane < PixelBox::COUNT) box.load(x_stages + x_state.index * X_STAGE_BYTES, x_map, pipelines.pixels.full + x_state.index, group_c + c, tap);
 #pragma unroll 1
                 for (int i = 0; i < SHARED_TAPS; ++i, ++state) {
                     if (lane != 0) continue;
@@ -206,6 +209,7 @@ conv2d_implicit_gemm_rs_sm90(const __grid_constant__ TensorMap x_map, const __gr
     PipelineState<STAGES> state;
     PipelineState<X_STAGES> x_state;
     for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
+        prefetch_residual(z, tile / TILES_M, first_pixel, tile % TILES_M * TILE_M, lane, n);
         float d[BLOCKS][TILE_M / 8][4];
         [[maybe_unused]] float sums[BLOCKS][TILE_M / 8][4];
         if constexpr (PARTS == 2) clear(sums);

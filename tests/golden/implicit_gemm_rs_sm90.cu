@@ -59,6 +59,7 @@ constexpr int STAGES = 8, X_STAGES = 2;  // of filters, and of pixels
 
 // Derived
 constexpr int CONSUMERS = 2;  // warpgroups
+constexpr int GROUPS = 1, GROUP_K = 7;
 constexpr int K_TILES = TAPS * 1;  // stages of filters
 constexpr int SHARED_TAPS = 5;  // of a stage of pixels
 [[maybe_unused]] constexpr int BOXES = 3, SHIFT = 2;  // of a segment's window, columns in front of it
@@ -140,7 +141,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, unsigned char* x_
     PipelineState<STAGES> state;
     PipelineState<X_STAGES> x_state;
     for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
-        const int k = tile % TILES_M * TILE_M;
+        const int k = tile % TILES_M * TILE_M, group_c = GROUPS > 1 ? k / GROUP_K * CHANNELS : 0;
         const PixelBox box(tile / TILES_M, lane);
 #pragma unroll 1
         for (int tap = 0; tap < TAPS; tap += SHARED_TAPS) {
@@ -148,7 +149,7 @@ __device__ __forceinline__ void produce(unsigned char* stages, unsigned char* x_
             for (int c = 0; c < CHANNELS; c += TILE_K, ++x_state) {
                 if (lane == 0) pipelines.pixels.producer_acquire(x_state, X_STAGE_BYTES);
                 __syncwarp();
-                if (lane < PixelBox::COUNT) box.load(x_stages + x_state.index * X_STAGE_BYTES, x_map, pipelines.pixels.full + x_state.index, c, tap);
+                if (lane < PixelBox::COUNT) box.load(x_stages + x_state.index * X_STAGE_BYTES, x_map, pipelines.pixels.full + x_state.index, group_c + c, tap);
 #pragma unroll 1
                 for (int i = 0; i < SHARED_TAPS; ++i, ++state) {
                     if (lane != 0) continue;
