@@ -165,7 +165,7 @@ def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str]
     for node in graph.nodes:
         of_tensor = isinstance(node.target, torch._ops.OpOverload) and node.target not in (SYM_SIZE, ASSERT)
         if node.op == "call_function" and not of_tensor and of_sizes.issuperset(node.all_input_nodes):
-            if node.target is ASSERT:
+            if node.target is ASSERT and node.all_input_nodes:
                 checks.append(node)
             else:
                 of_sizes.add(node)

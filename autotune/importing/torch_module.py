@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
+import importlib.util
 import inspect
 import logging
 import operator
@@ -215,19 +215,11 @@ def _parameters(function: Callable[..., object]) -> Sequence[str]:
 
 def _module(source: str, where: str) -> ModuleType:
     """Import a source's module from its file or import path. The current folder is searched last."""
-    name = where
     try:
         if where.endswith(".py"):
-            path = Path(where)
-            if not path.is_file():
-                raise ModelError(f"{source}: there is no file {where}")
-            sys.path.insert(0, str(path.parent.resolve()))
-            name = path.stem
-            sys.modules.pop(name, None)  # an earlier file may have had the same name
-            importlib.invalidate_caches()
-        else:
-            sys.path.append(str(Path.cwd()))
-        return importlib.import_module(name)
+            return _file_module(source, Path(where))
+        sys.path.append(str(Path.cwd()))
+        return importlib.import_module(where)
     except ModelError:
         raise
     except ModuleNotFoundError as error:
@@ -237,6 +229,19 @@ def _module(source: str, where: str) -> ModuleType:
     except Exception as error:  # noqa: BLE001 - the module's own code runs, which may raise anything
         said = plain(f"{type(error).__name__}: {error}", 300)
         raise ModelError(f"{source}: {where} cannot be imported: {said}") from None
+
+
+def _file_module(source: str, path: Path) -> ModuleType:
+    """Run a file as a module, which may import others from its folder. Its name may contain dots."""
+    if not path.is_file():
+        raise ModelError(f"{source}: there is no file {path}")
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # noqa: S101 - the file's name ends in .py
+    assert spec.loader is not None  # noqa: S101
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextlib.contextmanager

@@ -184,6 +184,8 @@ def expected(*, dtype: str = "f32", layout: str = "nchw") -> list[Layer]:
 def test_a_model_becomes_a_study(models: Path, autotune: Command) -> None:
     found = layers(autotune, "my_models.py:build", "--input", "2x3x16x16")
     assert list(found) == expected()
+    Path("my.models.py").write_text("from my_models import build\n")
+    assert list(layers(autotune, "my.models.py:build", "--input", "2x3x16x16")) == expected()
     text = Path("study.toml").read_text()
     assert ": blocks.1.conv, blocks.2.conv\n" in text
     assert " %  head: matrix products, which --op gemm imports\n" in text
