@@ -13,7 +13,7 @@ from functools import partial
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
-from autotune.checking.other_sizes import OtherProblems, runtimes, within
+from autotune.checking.other_sizes import OtherProblems, RuntimeSizes, within
 from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.checking.unset_variables import dependence_on_unset
@@ -149,6 +149,7 @@ class FamilyCheck:
         self.compiled: dict[int, int] = dict.fromkeys(architectures.all if architectures else (), 0)
         """number of configs that were compiled for each architecture"""
         derived = [subject.bound for subject in plan.subjects if subject.factors[0] < 0]
+        self._runtime_sizes = RuntimeSizes(plan.seed)
         self._others = OtherProblems(plan.template.operation, derived, plan.seed)
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
@@ -217,7 +218,7 @@ class FamilyCheck:
         source = render(bound, case.config)
         run = {bound.problem, *(other.problem for other in case.subject.others)}
         others = list(_relaunched(source, case.subject.others))
-        further = _relaunched(source, runtimes(bound, case.number, self.plan.seed, run, case.subject.most))
+        further = _relaunched(source, self._runtime_sizes.of(bound, case.config, case.number, run, case.subject.most))
         once: list[KernelSource] = []
         left = _ONCE_THREADS
         for other in further:
@@ -235,6 +236,8 @@ class FamilyCheck:
                 if other.problem.flops <= _SANITIZED_FLOPS and _threads(other) <= _SANITIZED_THREADS
             ]
             once = []
+        for other in once:
+            self._runtime_sizes.count(other.problem)
         for sources in (others, once):
             sources.sort(key=lambda other: _units(other.problem))
         on.expect(source.problem)

@@ -21,6 +21,7 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """a large problem has an array with more elements than this"""
+_UNITS_BEYOND = 3  # units that end beyond it, so that the last ones also begin there
 _WIDE, _WIDENED = (1 << 17) + 1, 8  # a large value for a size that is not a run-time size, and problems to try it on
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # run-time size on a CPU: beyond 16 bits and the limits of two axes of a grid
@@ -38,6 +39,8 @@ class LargeProblem:
     bound: BoundTemplate
     config: Config | None
     why_not: str
+    limited: bool = False
+    """whether the family supports the problem, but no config runs it"""
 
 
 def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple[LargeProblem, ...]:
@@ -79,7 +82,7 @@ def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:
     """Yield the problem with each run-time size so large that one or several arrays exceed `beyond` elements."""
     for place, size in enumerate(problem.runtime_sizes):
         each = {array.elements // size for array in problem.arrays if array.elements >= size}
-        sizes = sorted({beyond // elements + 1 for elements in each})
+        sizes = sorted({beyond // elements + _UNITS_BEYOND for elements in each})
         larger = valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes)
         yield from (other for other in larger if _arrays(other, beyond))
 
@@ -157,7 +160,8 @@ def _tried(bound: BoundTemplate, memory_bytes: int) -> LargeProblem:
     if needed > memory_bytes:
         return LargeProblem(bound, None, f"it takes {needed / 1e9:.0f} GB, the device has {memory_bytes / 1e9:.0f}")
     config = SearchSpace(bound, most_rows=0, sampled_rows=1).default
-    return LargeProblem(bound, config, "" if config else f"no config is feasible: {refusal(bound)}")
+    why_not = "" if config else f"no config is feasible: {refusal(bound)}"
+    return LargeProblem(bound, config, why_not, limited=config is None)
 
 
 def _size(problem: Problem, *, fewer: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,7 @@ _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTI
 _EACH = 24  # maximum number of these sizes at which a case is run
 _EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # limits for all these runs of a case together
 _APART = 2  # places in that order between two run-time sizes that change at once
+_ALONE, _LEAST_ALONE = 4, 4  # maximum number of sizes with a single work item in the last block, and their minimum
 _RANDOM = 2  # additional random sizes, which may be larger than all listed sizes
 _RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # limits for the largest random size
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # limits for a problem that a CPU verifies in little time
@@ -50,25 +52,69 @@ def quick(problem: Problem) -> bool:
     return _within(problem, _QUICK_FLOPS, _QUICK_ELEMENTS)
 
 
-def runtimes(
-    bound: BoundTemplate, number: int, seed: int, run: Collection[Problem], most: Sequence[int] | None
-) -> Iterator[BoundTemplate]:
-    """Yield a problem at other run-time sizes: a part of the fixed order that depends on the case, and random sizes.
+class RuntimeSizes:
+    """Run-time sizes that no file lists. Sizes that ran least often come first."""
 
-    The sizes change one at a time and all at once. Problems that are in `run`, take long or exceed `most` are left out.
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._runs: Counter[int] = Counter()
+
+    def of(
+        self, bound: BoundTemplate, config: Config, number: int, run: Collection[Problem], most: Sequence[int] | None
+    ) -> Iterator[BoundTemplate]:
+        """Yield a problem at other run-time sizes: up to 256 in the fixed order, and random ones.
+
+        At some sizes, the last block has a single work item. The sizes change one at a time and all at once. Problems
+        that are in `run`, take long or exceed `most` are left out.
+        """
+        problem = bound.problem
+        times = min(_EACH_FLOPS / max(1, problem.flops), _EACH_ELEMENTS / _elements(problem))
+        largest = times * max(problem.runtime_sizes)
+        order = sorted((size for size in _RUNTIMES if size <= largest), key=lambda size: self._runs[size])[:_EACH]
+        several = order[: _APART * len(problem.runtime_sizes) : _APART]
+        random = np.random.default_rng((self._seed, number))
+        together = [several, several[::-1]] if several else []
+        together += [_random(problem, random) for _ in range(_RANDOM)]
+        together += [[size] for size in _alone(problem, config, random)]
+        all_at_once = valid_problems(partial(problem.with_runtime, *sizes) for sizes in together)
+        one_by_one = with_runtimes(problem, order[: _EACH // len(problem.runtime_sizes)])
+        flops = elements = 0
+        for other in dict.fromkeys((*all_at_once, *one_by_one)):
+            left = _EACH_FLOPS - flops, _EACH_ELEMENTS - elements
+            if other not in run and within(other, most) and _within(other, *left):
+                flops, elements = flops + other.flops, elements + _elements(other)
+                yield BoundTemplate(bound.template, other, bound.device)
+
+    def count(self, problem: Problem) -> None:
+        """Count a run, so that other sizes come first from now on."""
+        self._runs.update(problem.runtime_sizes)
+
+
+def _alone(problem: Problem, config: Config, random: np.random.Generator) -> list[int]:
+    """Return sizes at which the work items of all units exceed whole blocks by one.
+
+    A work item has as many outputs as one parameter says, or one output. A block has as many work items as a parameter,
+    or the product of two, says.
     """
-    order = [_RUNTIMES[(_EACH * number + place) % len(_RUNTIMES)] for place in range(_EACH)]
-    several = order[: _APART * len(bound.problem.runtime_sizes) : _APART]
-    random = np.random.default_rng((seed, number))
-    together = [several, several[::-1], *(_random(bound.problem, random) for _ in range(_RANDOM))]
-    all_at_once = valid_problems(partial(bound.problem.with_runtime, *sizes) for sizes in together)
-    one_by_one = with_runtimes(bound.problem, order[: _EACH // len(bound.problem.runtime_sizes)])
-    flops = elements = 0
-    for problem in dict.fromkeys((*all_at_once, *one_by_one)):
-        left = _EACH_FLOPS - flops, _EACH_ELEMENTS - elements
-        if problem not in run and within(problem, most) and _within(problem, *left):
-            flops, elements = flops + problem.flops, elements + _elements(problem)
-            yield BoundTemplate(bound.template, problem, bound.device)
+    outputs = [output.elements // problem.runtime_size for output in problem.outputs]
+    items = {each // value for each in outputs for value in (1, *_whole(config)) if each % value == 0}
+    found = set()
+    for item, block in itertools.product(items, _products(config)):
+        with suppress(ValueError):  # no multiple of the items exceeds whole blocks by one
+            found.add(pow(item, -1, block))
+    sizes = random.permutation(sorted(size for size in found if _LEAST_ALONE <= size <= _UP_TO))
+    return list(map(int, sizes[:_ALONE]))
+
+
+def _whole(config: Config) -> list[int]:
+    return [value for _, value in config.pairs if isinstance(value, int) and value > 1]
+
+
+def _products(config: Config) -> list[int]:
+    """Return the parameters of a config, and the products of two, that may be extents of a block or tile."""
+    values = _whole(config)
+    products = {one * other for one in (1, *values) for other in values}
+    return sorted(extent for extent in products if extent <= _MOST_EXTENT)
 
 
 def within(problem: Problem, most: Sequence[int] | None) -> bool:
@@ -118,10 +164,7 @@ class OtherProblems:
 
         A tile's extent is a parameter, or the product of two.
         """
-        values = [value for _, value in config.pairs if isinstance(value, int) and value > 1]
-        products = {one * other for one in (1, *values) for other in values}
-        extents = sorted(extent for extent in products if extent <= _MOST_EXTENT)
-        places = self._rng.permutation(list(itertools.product(axes(bound.problem), extents)))
+        places = self._rng.permutation(list(itertools.product(axes(bound.problem), _products(config))))
         for name, extent in places[:_TILES]:
             whole = int(extent) * int(self._rng.integers(1, _MOST_TILES + 1))
             for more in _VECTORS:

@@ -131,6 +131,11 @@ def check(
     reported = [f"Chosen with --seed {seed}", *_coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)]
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     reported += loose_tolerance([row for row in rows if row.outcome == Outcome.CORRECT])
+    reported += [
+        f"warning: {family.path}: [supports] holds for {large.bound.problem}, but {large.why_not}"
+        for large in checking.large
+        if large.limited
+    ]
     reported += under_tools
     if sanitizing is not None and sanitizing.missing:
         reported.append(f"No config ran on host:check: {sanitizing.missing}")

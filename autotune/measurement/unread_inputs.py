@@ -20,6 +20,7 @@ from autotune.problem import Problem
 ALLOWED = 2.0**-8
 """The largest error that a tolerance should allow, relative to an output: the rounding of bf16."""
 _NARROW = 1 << 15  # smaller numbers fit into 16 bits
+_LEAST_EXTENT = 2  # minimum extent of an axis whose last place is changed alone
 _DRAWS = 8  # draws of all inputs before an element of an output counts as independent of them
 _MOST_ELEMENTS = 1 << 16  # maximum elements of an output to compare
 
@@ -44,6 +45,11 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
     warnings = [f"{reference}: no output depends on {name}" for name in inputs if name not in read]
     if inputs:
         warnings += [f"{reference}: {name} is the same for all inputs" for name in outputs if name not in changing]
+    warnings += [
+        f"{reference}: no output depends on the end of {name} along {axis}" for name, axis in _unread_ends(problems)
+    ]
+    if not declared.bounds.nan_propagates and any(map(_spreads_nan, problems)):
+        warnings.append(f'{file}: errors: kernels that lose a NaN pass; if they must not, declare nan = "propagates"')
     for output, unreached, size in _reach(problems):
         if unreached and output.name in changing:
             warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
@@ -131,6 +137,43 @@ def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
         for one, other in zip(before, after, strict=True):
             if not np.array_equal(one.value, other.value):
                 yield from ((name, one.output.name) for name in changed)
+
+
+def _unread_ends(problems: Sequence[Problem]) -> list[tuple[str, str]]:
+    """Return each input and axis whose last place affects no output of any problem.
+
+    Problems with indices are left out, because they may select other elements.
+    """
+    affects: dict[tuple[str, str], bool] = {}
+    for problem in problems:
+        if any(array.dtype not in FLOATS for array in problem.filled):
+            continue
+        data, others = _draw(problem, 0), _draw(problem, 1)
+        before = numpy_reference(problem, data)
+        for array in (array for array in problem.filled if array.fill in DRAWN):
+            for place, axis in enumerate(array.axes):
+                if affects.get((array.name, axis)) or array.shape[place] < _LEAST_EXTENT:
+                    continue
+                changed = data[array.name].copy().reshape(array.shape)
+                changed.swapaxes(0, place)[-1] = others[array.name].reshape(array.shape).swapaxes(0, place)[-1]
+                after = numpy_reference(problem, {**data, array.name: changed.ravel()})
+                pairs = zip(before, after, strict=True)
+                affects[array.name, axis] = any(not np.array_equal(one.value, other.value) for one, other in pairs)
+    return [key for key, found in affects.items() if not found]
+
+
+def _spreads_nan(problem: Problem) -> bool:
+    """Return whether a NaN in an input of floats reaches an output of the reference."""
+    data = _draw(problem, 0)
+    arrays = [array for array in problem.filled if array.fill in DRAWN and array.dtype in FLOATS and array.shape]
+    if not arrays:
+        return False
+    poisoned = data[arrays[0].name].copy()
+    poisoned[0] = np.nan
+    return any(
+        np.isnan(each.value).any()
+        for each in numpy_reference(problem, {**data, arrays[0].name: poisoned}, finite=False)
+    )
 
 
 def _draw(problem: Problem, seed: int) -> dict[str, Doubles]:

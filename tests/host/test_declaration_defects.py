@@ -86,6 +86,17 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "no output depends on weights",
         "warning",
     ),
+    ("stencil", "a weight that nothing reads"): Defect(
+        (
+            ('shape = ["2"]', 'shape = ["3"]'),
+            ("*weights), five_points(abs(x), *abs(weights))", "*weights[:2]), five_points(abs(x), *abs(weights[:2]))"),
+        ),
+        "no output depends on the end of weights along 3",
+        "warning",
+    ),
+    ("softmax", "NaN in inputs is not declared"): Defect(
+        (('nan = "propagates"\n', ""),), "kernels that lose a NaN pass", "warning"
+    ),
     ("new-op", "an input that nothing reads"): Defect(
         (("x + bias, abs(x) + abs(bias)", "x, abs(x)"), (" + to_float(bias[at % COLUMNS])", "")),
         "no output depends on bias",

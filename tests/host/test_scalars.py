@@ -72,6 +72,9 @@ name = "y"
 role = "out"
 shape = ["rows", "columns"]
 
+[errors]
+nan = "propagates"
+
 [cost]
 reduction = "2"
 flops = "2 * rows * columns"

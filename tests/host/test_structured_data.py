@@ -66,6 +66,7 @@ atol = 1e-3
 model = "tolerance"
 rtol = 1e-5
 atol = 1e-4
+nan = "propagates"
 
 [cost]
 flops = "rows + entries"
