@@ -225,12 +225,3 @@ class _Family:
         told = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
         return rows, np.array([o.value for o in told], dtype=np.float64)
-
-
-def uniform(state: SearchState, rng: np.random.Generator) -> int:
-    """Draw a random free config. All families that have one left are equally likely."""
-    families = [family for family in range(len(state.families)) if state.free_of(family).any()]
-    if not families:
-        raise LookupError("every config was proposed")
-    family = families[int(rng.integers(len(families)))]
-    return state.offsets[family] + int(rng.choice(np.flatnonzero(state.free_of(family))))

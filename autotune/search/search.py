@@ -14,7 +14,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
 from autotune.search.encoding import Encoding, Params
-from autotune.search.proposer import uniform
 from autotune.search.sampler import StudySampler
 from autotune.search.space_model import ListedSpaceModel, by_model
 from autotune.search.state import Family
@@ -221,7 +220,9 @@ DRAWS = 8
 
 def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
     """Choose a random free config of a random family."""
-    return uniform(rows.state, rng)
+    state = rows.state
+    family = int(rng.choice([family for family in range(len(state.families)) if state.free_of(family).any()]))
+    return state.offsets[family] + int(rng.choice(np.flatnonzero(state.free_of(family))))
 
 
 def by_tpe(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
