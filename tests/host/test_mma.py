@@ -259,3 +259,11 @@ def test_product_of_four_warps_whose_operands_lie_in_shared_memory(bench: Bench)
     np.testing.assert_array_equal(d, a @ b + c)
     with pytest.raises(Rejected, match="wgmma"):
         bench.run(BOTH_SHARED, "multiply", (a, b, c, np.zeros_like(c), np.int32(1)), block=128)
+
+
+def test_recorded_kernels_compile_with_former_names(bench: Bench) -> None:
+    text = """
+    #include <autotune_host_ptx.h>
+    extern "C" __global__ void k() { increase_registers<40>(), decrease_registers<40>(), wgmma_wait_but<0>(); }
+    """
+    bench.load(text, "k").unload()

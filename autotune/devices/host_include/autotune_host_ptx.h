@@ -379,6 +379,15 @@ template <int REGISTERS>
 inline void warpgroup_reg_dealloc() {}
 template <int REGISTERS>
 inline void warpgroup_reg_alloc() {}
+// Recorded kernels have these names for the two functions above and wgmma_wait_group.
+template <int REGISTERS>
+inline void decrease_registers() {}
+template <int REGISTERS>
+inline void increase_registers() {}
+template <int GROUPS>
+inline void wgmma_wait_but(int line = __builtin_LINE()) {
+    autotune_host::wait_for_products(GROUPS, line);
+}
 template <class Sums>
 inline void wgmma_begin(Sums&) {}
 inline void wgmma_fence() {}
