@@ -101,8 +101,6 @@ class Call:
             axes = self._axes(arrays[name])
             shape = tuple(tensor.shape)
             if self.torch_shapes and len(axes) == _MOST_AXES and len(shape) > 2:
-                if len(shape) != (rank := next(iter(tensors.values())).dim()):
-                    raise ValueError(f"{name}: has {len(shape)} dimensions, expected {rank}")
                 shape = (*shape[:2], *(1,) * (_MOST_AXES - len(shape)), *shape[2:])
             for at, axis in enumerate(axes if len(shape) == len(axes) else ()):
                 if axis in interface.runtime and not isinstance(runtime.setdefault(axis, shape[at]), int):
