@@ -259,7 +259,7 @@ def operator(library: str) -> tuple[dict[str, str], list[float]]:
             torch.relu(up(wide) + z),
         ),
     )
-    with pytest.raises(ValueError, match=r"w: is \(4, 2, 1, 3\), .* expected \(4, 2, 3\)"):  # x may be one image [C, H, W]
+    with pytest.raises(ValueError, match=r"w: is \(4, 2, 1, 3\), .* expected \(4, 2, 3\)"):  # x would be one image
         of_conv(x, conv.weight.unsqueeze(2), conv.bias, padding=2, dilation=2, activation="leaky_relu")
     sizes = (("k", 4), ("stride_w", 2), ("padding_w", 1), ("output_padding_w", 1), ("groups", 2))
     text = Call(paths["conv_transpose"], (*sizes, ("epilogue", "bias_add_relu")), torch_shapes=True).text
