@@ -86,7 +86,7 @@ _OLD_OPTIONS = {
     "--stop-below": "--min-gain",
     "--template": "--family",
     "--templates": "--family-dir",
-    "--unserved": "--only-unsupported",
+    **dict.fromkeys(("--only-unsupported", "--unserved"), "`dispatch STUDY --explain` shows layers without a kernel"),
     "--verbose": "--db says which database is used",
     "-v": "--db says which database is used",
 }

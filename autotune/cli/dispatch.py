@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device,
 from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import format_options, say, show
 from autotune.columns import Cells, Column, Items, attributes, field_columns, key_columns
-from autotune.devices.device import DeviceInfo
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
 from autotune.errors import StudyError
 from autotune.escape import counted
@@ -25,7 +24,7 @@ from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
     from autotune.dispatch.builder import Built, Comparison
-    from autotune.store import DispatchedLayer, DispatcherRow, Store
+    from autotune.store import DispatchedLayer, DispatcherRow
 
 TABLES = ("layers", "ways", "rules", "kernels")
 
@@ -137,7 +136,7 @@ def dispatch(
 
     With --explain, STUDY may also be a study file that was never tuned. `default_first` means that no threshold of the
     rule applies to the layer. To tune the layers whose kernel is "to be tuned", run
-    `autotune tune STUDY --only-unsupported`.
+    `autotune tune STUDY --layer NAME`.
     """
     if explain:
         show_choices(study, db, device, style)
@@ -196,7 +195,7 @@ def _show_all(built: Built, out: Path | None) -> None:
     say(f"the default comes first for: {', '.join(defaulted) or 'none'}")
     waiting = [layer.layer.name for layer in built.layers if layer.kernel is None]
     if waiting:
-        say(f"no kernel supports {', '.join(waiting)}; `autotune tune STUDY --only-unsupported` tunes these layers")
+        say(f"no kernel supports {', '.join(waiting)}; `autotune tune STUDY --layer NAME` tunes a layer")
     how = (
         "the C++ header agrees with it on the device"
         if built.compiled
@@ -276,13 +275,3 @@ def show_choices(what: str, db: str, device: str | None, style: str | None) -> N
         CHOICES,
         style,
     )
-
-
-def unsupported_layers(store: Store, layers: Sequence[Layer], info: DeviceInfo) -> tuple[Layer, ...]:
-    """Return the layers that none of the latest dispatcher's kernels supports, on this device.
-
-    Raises StoreError if the device has no dispatcher.
-    """
-    (made,) = latest_dispatchers(store, layers, [info])
-    dispatcher = dispatcher_of(store, made)
-    return tuple(layer for layer in layers if dispatcher.choose(layer.problem).kernel is None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ import click
 from autotune.analysis.rooflines import with_roofline
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.cluster import CLUSTER, DEVICE_CLASS, tune_on_cluster
-from autotune.cli.dispatch import unsupported_layers
 from autotune.cli.options import (
     DATABASE,
     DIRECTORIES,
@@ -72,11 +70,6 @@ FINALS_SECONDS = click.option(
 @FAMILIES
 @DIRECTORIES
 @LAYERS
-@click.option(
-    "--only-unsupported",
-    is_flag=True,
-    help="Only layers that no kernel of the latest dispatcher supports.",
-)
 @click.option("--seed", type=click.IntRange(0, LARGEST), help="Seed of the search.")
 @click.option("--sampler", type=click.Choice(SAMPLERS), help="Search method; overrides the study.")
 @click.option(
@@ -104,7 +97,6 @@ def tune(
     only_families: tuple[str, ...],
     directories: tuple[Path, ...],
     only_layers: tuple[str, ...],
-    only_unsupported: bool,
     seed: int | None,
     sampler: str | None,
     warm_start: bool | None,
@@ -147,13 +139,11 @@ def tune(
         fresh=fresh,
     )
     if cluster is not None:
-        if only_unsupported:
-            raise StudyError("--only-unsupported needs one device; with --cluster name the layers by --layer")
         tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs)
     elif classes:
         raise StudyError("--device-class goes with --cluster; on this machine name the device by --device")
     else:
-        tune_and_show(plan, device, jobs, db, style, only_unsupported=only_unsupported)
+        tune_and_show(plan, device, jobs, db, style)
 
 
 @click.command()
@@ -192,7 +182,6 @@ def tune_and_show(
     style: str | None,
     *,
     search: bool = True,
-    only_unsupported: bool = False,
 ) -> None:
     """Tune the layers and print the results. If a layer has no correct kernel, raises AutotuneError at the end."""
     from autotune.api.run import check_baselines, open_run
@@ -200,13 +189,8 @@ def tune_and_show(
 
     study = plan.study
     check = partial(check_baselines, plan.finals)
-    with open_run(
-        study, device, jobs, db, command_line(study.name), on_results=only_unsupported or not search, check=check
-    ) as run:
+    with open_run(study, device, jobs, db, command_line(study.name), on_results=not search, check=check) as run:
         evaluator, store, info = run.evaluator, run.store, run.evaluator.info
-        if only_unsupported:
-            plan = replace(plan, layers=unsupported_layers(store, plan.layers, info))
-            note(f"without a kernel: {', '.join(layer.name for layer in plan.layers) or 'none'}")
         if not search and not best_of(store, study, plan.names, info):
             raise StoreError(
                 f"{db}: no correct kernel of {study.name} on {info.name} to compare; "

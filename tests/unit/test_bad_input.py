@@ -307,7 +307,6 @@ def test_a_database_that_is_not_there(command: tuple[str, ...], autotune: Comman
 
 BUILDING = (
     ("compare", "small.toml"),
-    ("tune", "small.toml", "--only-unsupported"),
     ("dispatch", "small.toml"),
     ("retime", "small.toml"),
 )

@@ -1,6 +1,4 @@
-"""`dispatch --explain` and `tune --only-unsupported`: the kernels of a stored dispatcher for layers that were never
-tuned.
-"""
+"""`dispatch --explain`: the kernels of a stored dispatcher for layers that were never tuned."""
 
 from __future__ import annotations
 
@@ -42,27 +40,17 @@ def kernels(finished: Finished) -> dict[str, str]:
     return {row["layer"]: row["kernel"] for row in json.loads(finished.out)}
 
 
-def test_layers_that_were_never_tuned_are_served_or_tuned_later(dispatched: Command) -> None:
+def test_layers_that_were_never_tuned_are_served_or_to_be_tuned(dispatched: Command) -> None:
     asked = kernels(dispatched("dispatch", "new.toml", "--explain", "--json"))
     assert asked == {"new.like": "tiny_1", "new.half": "to be tuned"}
     assert kernels(dispatched("dispatch", "tuned.k32", "--explain", "--json", "--device", "null")) == {
         "tuned.k32": "tiny_1"
     }
-    tuned = dispatched("tune", "new.toml", *ON_NULL, "--only-unsupported", "--json")
-    assert "without a kernel: half" in tuned.err
-    assert [row["layer"] for row in json.loads(tuned.out)] == ["new.half"]
-    nothing = dispatched("tune", "tuned.toml", *ON_NULL, "--only-unsupported", "--json")
-    assert "without a kernel: none" in nothing.err
-    assert json.loads(nothing.out) == []
 
 
 def test_without_a_dispatcher_of_all_layers_nothing_is_chosen(autotune: Command) -> None:
     study("tuned", "tiny", *TUNED, ("n4", 4, 4, "f32"), ("n5", 5, 4, "f32"))
     assert autotune("tune", "tuned.toml", *ON_NULL).code == 0
-    missing = autotune("tune", "tuned.toml", *ON_NULL, "--only-unsupported").complaint
-    assert missing.endswith(
-        "no dispatcher was made on null of all layers of a study; run `autotune dispatch STUDY` first"
-    )
     held_out = autotune("dispatch", "tuned.toml", *ON_NULL, "--holdout", 0)
     assert held_out.code == 0, held_out.err
     for words in (("dispatch", "tuned", "--explain"), ("export", "tuned", "--dispatcher", "--out", "exported")):

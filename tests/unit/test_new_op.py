@@ -208,7 +208,6 @@ def softmax(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -
         ("dispatch", "softmax", "--device", "null"),
         ("dispatch", "softmax", "--explain"),
         ("export", "softmax", "--dispatcher", "--out", "lib"),
-        ("tune", "softmax", "--device", "null", "--only-unsupported"),
     ],
 )
 def test_what_is_conv2ds_refuses_others_in_one_line(

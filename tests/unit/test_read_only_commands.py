@@ -69,7 +69,6 @@ REFUSING: tuple[tuple[str, ...], ...] = (
 )
 """which exit with 1"""
 OPENING: tuple[tuple[str, ...], ...] = (
-    ("tune", "small.toml", *NULL, "--only-unsupported"),
     ("tune", "grouped.toml", *NULL, "--family", "tiny"),
     ("tune", "huge.toml", *NULL),
     ("compare", "small.toml", *NULL),
