@@ -33,22 +33,22 @@ class NetworkLayer:
 
     @property
     def time_us(self) -> float | None:
-        """Time of one run in microseconds; None without a kernel."""
+        """Time of one run in microseconds, or None if there is no kernel."""
         return self.kernel.best.median_us if self.kernel else None
 
     @property
     def floor_us(self) -> float | None:
-        """Floor of one run in microseconds; None if unknown."""
+        """Floor of one run in microseconds, or None if it isn't known."""
         return self.kernel.floor_us if self.kernel else None
 
     @property
     def rival_us(self) -> float | None:
-        """Time of the rival for one run in microseconds, as measured in the finals."""
+        """The rival's time for one run in microseconds, as measured in the finals."""
         return self.rival.against_us if self.rival else None
 
     @property
     def verdict(self) -> str | None:
-        """WIN, TIE or LOSS against the rival, with the ratio of the times; `none` without a kernel."""
+        """WIN, TIE or LOSS against the rival, with the ratio of their times, or `none` if there is no kernel."""
         if self.kernel is None:
             return "none"
         return _verdict(self.rival.verdict, self.rival.against_us / self.rival.median_us) if self.rival else None

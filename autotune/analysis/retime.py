@@ -179,7 +179,9 @@ def _timed(
 
 
 def label(before_us: float, after_us: float, noise: float) -> str:
-    """Return `confirmed` if the times differ by at most `noise` (a fraction), else `regressed` or `moved` (faster)."""
+    """Return `confirmed` if the times differ by at most `noise` (a fraction), and otherwise `regressed` or `moved`
+    (faster).
+    """
     ratio = after_us / before_us
     if abs(ratio - 1) <= noise:
         return "confirmed"

@@ -90,14 +90,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestWithRoofline:
-    """A row of `best` with the facts about its kernel."""
+    """A row of `best`, with facts about its kernel."""
 
     best: BestRow
     facts: Facts
 
     @property
     def floor_us(self) -> float | None:
-        """The floor in microseconds; None if the device was not calibrated."""
+        """The floor in microseconds, or None if the device wasn't calibrated."""
         return self.facts.floor.us if self.facts.floor else None
 
 

@@ -1,4 +1,4 @@
-"""store -> columns: the columns of tables of trials."""
+"""store -> columns: the columns in tables of trials."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
 
 
 def _limits(found: Facts) -> Cells:
-    """Return the cells that depend on the limits of the device."""
+    """Return the cells that depend on the device's limits."""
     residency = found.residency
     return {
         "gb_per_s": found.gb_per_s,

@@ -92,7 +92,7 @@ def _call(node: fx.Node, seen: Seen) -> Call:
 
 
 def arguments_of(node: fx.Node) -> dict[str, object]:
-    """Return a node's arguments by their names in the operator's schema."""
+    """Return a node's arguments, keyed by their names in the operator's schema."""
     names = [each.name for each in node.target._schema.arguments]
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 

@@ -64,7 +64,7 @@ class Layer:
 
     @property
     def residual(self) -> bool:
-        """Whether the network adds a tensor of the output's shape to the output."""
+        """Whether the network adds a tensor of the same shape to the output."""
         return self.fused is not None and self.fused.addition is not None
 
     @property

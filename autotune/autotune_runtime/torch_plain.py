@@ -215,7 +215,7 @@ class Norm(Plain):
         return [last.reshape(-1, 1, of.channels) if of.groups is None else last.reshape(len(x), -1, of.channels)]
 
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Return the weight and the bias of the channels."""
+        """Return the channels' weights and biases."""
         return self.weight, self.bias
 
     def shaped(self, y: Tensor, x: Tensor) -> Tensor:
@@ -255,7 +255,7 @@ class Concat(Plain):
         return [*rows, *[None] * (MOST_TENSORS - len(rows))]
 
     def weights(self) -> tuple[Tensor | None, ...]:
-        """Return the scale and the shift of the channels."""
+        """Return the channels' scales and shifts."""
         return self.weight, self.bias
 
     @property

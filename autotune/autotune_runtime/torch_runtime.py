@@ -24,7 +24,7 @@ class Runtime(Protocol):
         """Return what autotune's commands call the device, such as cuda:0."""
 
     def model(self, device: torch.device) -> str:
-        """Return the model of the device, such as NVIDIA H200."""
+        """Return the device's model, such as NVIDIA H200."""
 
     def current(self, device: torch.device) -> AbstractContextManager[object]:
         """Make a device the calling thread's current device inside the block."""

@@ -1,4 +1,4 @@
-"""Decide for each layer of a captured network whether a library's kernel replaces it, and report the decisions."""
+"""Decide for each layer of a captured network whether a library's kernel replaces it, and report these decisions."""
 
 from __future__ import annotations
 

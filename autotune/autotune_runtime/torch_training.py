@@ -71,7 +71,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport(Report):
-    """A report with a row for each part of each convolution."""
+    """A report with a row for every part of every convolution."""
 
     @property
     def summary(self) -> str:

@@ -63,7 +63,7 @@ def begun_build(build: UntunedBuild | None, network: Inference) -> UntunedBuild 
 
 
 def expect(build: UntunedBuild, sketch: Inference) -> None:
-    """Begin to build libraries for a sketch of a network."""
+    """Start building libraries for a sketch of a network."""
     if problems := _problems(sketch):
         build.expect(problems, _accuracy(problems))
 

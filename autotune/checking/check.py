@@ -248,7 +248,7 @@ class FamilyCheck:
         return on.info.kind if on is self._evaluator else HOST_CHECK
 
     def _evaluator_for(self, problem: Problem) -> Evaluator:
-        """Return the evaluator for the next case: `host:check` for some cases, otherwise the device's own."""
+        """Return the evaluator for the next case: `host:check` for some cases, and the device's own for the others."""
         self._wait -= 1
         late = self._seconds[True] > _SANITIZED_SHARE * sum(self._seconds.values())
         if self._wait >= 0 or late or problem.flops > _SANITIZED_FLOPS:

@@ -35,7 +35,7 @@ _LEAST = 1e-5  # smallest tolerance to propose, because small problems have smal
 
 
 def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
-    """Return warnings about an operation's declaration, found by trying problems.
+    """Return warnings about an operation's declaration, based on trying some problems.
 
     Each warning mentions the array or the key.
     """

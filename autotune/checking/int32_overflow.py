@@ -171,5 +171,5 @@ def _size(problem: Problem, *, fewer: int) -> int:
 
 
 def _bytes(problem: Problem) -> int:
-    """Return the size of two sets of inputs and one set of outputs, bytes."""
+    """Return how many bytes two sets of inputs and one set of outputs take."""
     return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays)

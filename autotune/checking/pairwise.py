@@ -24,7 +24,7 @@ _CHUNK = 4096  # number of rows whose gains are computed together, which limits 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The number of covered pairs and the number of feasible pairs."""
+    """How many pairs are covered, and how many are feasible."""
 
     covered: int
     feasible: int
@@ -51,7 +51,9 @@ class Covering:
         return np.where(rows < 0, self._none, rows + self._first[:-1])
 
     def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Record the pairs in these rows as feasible, and return positions of rows that contain all new ones."""
+        """Record the pairs in these rows as feasible, and return positions of rows that together contain all the new
+        ones.
+        """
         columns = [np.ascontiguousarray(column) for column in rows.T.astype(np.int32)]
         constant = [bool((column == column[:1]).all()) for column in columns]
         whole = [bool((column >= 0).all()) for column in columns]

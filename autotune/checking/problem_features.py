@@ -93,7 +93,7 @@ class ProblemFeatures:
 
     @property
     def values(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The name and values of each feature, words first. The first value is the value in a plain problem."""
+        """The name and values of each feature, words first. A feature's first value is the one in a plain problem."""
         shapes = ((feature.name, tuple(value.name for value in feature.values)) for feature in self.features)
         return (*self.word_values, *shapes)
 

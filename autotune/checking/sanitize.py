@@ -136,7 +136,7 @@ class HostCheck:
                 yield self._verified(winner, ready)
 
     def close(self) -> None:
-        """End the worker and the compilers."""
+        """Stop the worker and the compilers."""
         self._evaluator.close()
 
     def _verified(self, winner: Winner, binary: Binary) -> Verdict:
@@ -216,7 +216,7 @@ class ComputeSanitizer:
                     waiting.cancel()
 
     def close(self) -> None:
-        """End the compilers."""
+        """Stop the compilers."""
         self._evaluator.close()
 
     def _checked(self, winner: Winner, tool: str, compiled: Future[Binary]) -> Verdict:

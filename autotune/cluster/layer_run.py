@@ -61,7 +61,7 @@ class StudyRun:
 
 
 class LayerRun:
-    """A layer during a cluster run, which sends one task after another."""
+    """A layer in a cluster run, which sends one task after another."""
 
     def __init__(self, run: StudyRun, device_class: DeviceClass, layer: Layer, tuned: TunedBefore) -> None:
         """Open the layer. `tuned` caches the trials for a warm start, for layers that begin together."""
@@ -96,7 +96,7 @@ class LayerRun:
         return tuple(trial for trial in searched if id(trial) in chosen)
 
     def task(self, topic: str) -> LayerTask:
-        """Make the task for the next evaluations, from all trials so far."""
+        """Make the task for the next evaluations, based on all trials so far."""
         run, study, state = self._run, self._run.study, self._stored.state()
         self._stored.running.clear()
         self.workers.clear()

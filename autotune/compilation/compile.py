@@ -40,7 +40,7 @@ class Program:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of text, entries and flags, hexadecimal."""
+        """SHA-256 of the text, entries and flags, in hexadecimal."""
         return hashlib.sha256("\0".join((self.text, *self.entries, *self.flags)).encode()).hexdigest()
 
 

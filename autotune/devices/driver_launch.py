@@ -97,7 +97,7 @@ class ParameterBytes:
 
 @lru_cache(maxsize=_KEPT_MAPS)
 def driver_encoded(bound: BoundTensorMap) -> ParameterBytes:
-    """Encode a tensor map. The result is cached, because encoding takes longer than a launch."""
+    """Encode a tensor map. Because encoding takes longer than a launch, the result is cached."""
     tensor = bound.tensor
     memory = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     address = -(-ctypes.addressof(memory) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT

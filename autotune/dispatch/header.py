@@ -62,7 +62,7 @@ class PropertyTemplate:
 
 @dataclass(frozen=True)
 class DispatchTemplate:
-    """A `dispatch.cu.j2` file whose header has been checked."""
+    """A `dispatch.cu.j2` file with a checked header."""
 
     path: Path
     text: str

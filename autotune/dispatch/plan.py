@@ -228,7 +228,7 @@ def times_of(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> tup
 
 
 def regrets(times_us: Sequence[float | None], best_us: Sequence[float]) -> Floats:
-    """Return the time lost as a fraction of the best time; infinite if no kernel supports the layer."""
+    """Return the lost time as a fraction of the best time. It is infinite if no kernel supports the layer."""
     return np.array(
         [np.inf if time_us is None else time_us / best - 1 for time_us, best in zip(times_us, best_us, strict=True)]
     )

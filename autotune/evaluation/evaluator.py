@@ -72,7 +72,7 @@ class Evaluator(ABC):
 
     @property
     def busy_s(self) -> float:
-        """A clock that measures how long kernels run, seconds."""
+        """A clock that measures in seconds how long kernels run."""
         return time.monotonic()
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
@@ -112,7 +112,7 @@ class Evaluator(ABC):
         """Use fresh workers for the next request."""
 
     def close(self) -> None:  # noqa: B027 - nothing to end
-        """End all processes that the evaluator started."""
+        """Stop all processes that the evaluator started."""
 
 
 def compiled_at_once(compiled: Callable[[KernelSource], Binary], source: KernelSource) -> Future[Binary]:
@@ -295,7 +295,7 @@ class DeviceEvaluator(Evaluator):
         return of_kind(self._workers[0].perform(request, self._deadlines.evaluate_s), Choices).positions
 
     def refresh(self) -> None:
-        """End the workers, so that the next request starts fresh ones."""
+        """Stop the workers, so that the next request starts fresh ones."""
         for worker in self._workers:
             worker.refresh()
 
@@ -305,7 +305,7 @@ class DeviceEvaluator(Evaluator):
         return self._workers[0].calibrate(program.result())
 
     def close(self) -> None:
-        """End the workers and the compile pool."""
+        """Stop the workers and the compile pool."""
         for worker in self._workers:
             worker.drop()
         self._pool.close()

@@ -119,7 +119,7 @@ class NullEvaluator(Evaluator):
         return FinalsTimings(tuple(summarise((time_us,) * _SAMPLES, request.cache) for time_us in times_us))
 
     def close(self) -> None:
-        """End the compilers."""
+        """Stop the compilers."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

@@ -79,13 +79,12 @@ def export_library(
     dispatcher: Dispatcher | None = None,
     self_test: bool = True,
 ) -> Exported:
-    """Write the kernels of one device as a library that can be built without autotune.
+    """Write a device's kernels as a library that can be built without autotune.
 
     If `archs` is empty, the library is for the device's own architecture. If a dispatcher is given, the kernels are the
-    dispatcher's choices, and its rule is written as well. Without `self_test` the
-    self-test gets no data, which would take a second per kernel to compute. Raises StoreError if a kernel does not
-    support one of the architectures, if a header does not give the recorded launches, if the folder cannot be written,
-    or if unrelated files are in the way.
+    dispatcher's choices, and its rule is written as well. Without `self_test`, the self-test gets no data, which would
+    take a second per kernel to compute. Raises StoreError if a kernel doesn't support one of the architectures, if a
+    header doesn't give the recorded launches, if the folder can't be written, or if unrelated files are in the way.
     """
     for kernel in chosen:
         _check_names(kernel)

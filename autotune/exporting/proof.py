@@ -38,7 +38,7 @@ _HOST_FLOPS = (
 
 
 class ProofFailed(AutotuneError):
-    """An exported folder is wrong, or slower than the tuned kernel."""
+    """An exported folder is wrong, or its library is slower than the tuned kernel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,9 @@ class TensorMapTemplate:
 
 
 def named_arrays(table: Table) -> dict[str, str]:
-    """Return the names of a `[[tensor_map]]` table's maps, each with its array. `array` is one array or a list
-    of them.
+    """Return the names of a `[[tensor_map]]` table's maps, and the array that each one describes.
+
+    `array` is a single array or a list of them.
     """
     arrays = table.words("array")
     if table.get("name") is None:

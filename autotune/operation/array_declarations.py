@@ -50,7 +50,7 @@ def strings(table: Table, key: str, value: object, example: str = '["4"]') -> li
 
 
 class ArrayReader:
-    """Reads an array's declaration; `expression` parses the expression at one of a table's keys."""
+    """Reads an array's declaration. `expression` parses the expression under a key of a table."""
 
     def __init__(
         self,

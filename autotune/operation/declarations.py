@@ -47,7 +47,7 @@ IN_MESSAGE = re.compile(r"\$\{([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A problem's size, which is an integer."""
+    """One of a problem's sizes, an integer."""
 
     name: str
     doc: str

@@ -1,1 +1,1 @@
-"""Write the results of a study or layer as one HTML page without external files: charts, each with a table."""
+"""Write the results of a study or layer as a single HTML page without external files. Each chart comes with a table."""

@@ -18,9 +18,8 @@ class Axis:
     logarithmic: bool = True
 
     def share(self, value: float) -> float:
-        """Return the position of a value: 0 at the low end, 1 at the high end.
-
-        Values beyond an end are moved to the end.
+        """Return a value's position between 0, the low end, and 1, the high end. Values beyond the ends are moved to
+        them.
         """
         value = min(max(value, self.low), self.high)
         if self.logarithmic:
@@ -50,13 +49,13 @@ def linear(high: float, low: float = 0.0) -> Axis:
 
 
 def _step(least: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not less than a value."""
+    """Return the smallest number that is 1, 2 or 5 times a power of ten and not less than a value."""
     ten = 10.0 ** math.floor(math.log10(least))
     return float(f"{next(times for times in (1, 2, 5, 10) if times * ten >= least * 0.999999) * ten:.10g}")
 
 
 def _round_ones(low: float, high: float) -> tuple[float, ...]:
-    """Return powers of ten, and 2 and 5 times each power if the list stays short enough."""
+    """Return the powers of ten and, if the list stays short enough, 2 and 5 times each of them."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for times in ((1, 2, 5), (1, 3), (1,)):
         found = tuple(
@@ -108,7 +107,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """The mark of a trial, with a link to the trial's row."""
+    """A trial's mark, which links to the trial's row."""
 
     x: float
     y: float
@@ -118,7 +117,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """The trials of one family: either all have a time, or none has."""
+    """One family's trials. Either all of them have a time, or none does."""
 
     kind: str
     """a class of the style sheet"""
@@ -147,7 +146,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything that is drawn, in units of a picture of WIDTH x HEIGHT."""
+    """Everything drawn in a chart, in units of a WIDTH x HEIGHT picture."""
 
     id: str
     title: str
@@ -170,7 +169,7 @@ class Plane:
     y: Axis
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Return the position of a point in the picture, rounded to a tenth of a unit."""
+        """Return a point's position in the picture, rounded to a tenth of a unit."""
         across = LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT)
         down = TOP + (1 - self.y.share(y)) * (HEIGHT - TOP - BOTTOM)
         return round(across, 1), round(down, 1)

@@ -16,7 +16,7 @@ _CLOSE = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One of the kernels that were timed interleaved in the finals."""
+    """One of the kernels timed interleaved in the finals."""
 
     name: str
     """such as `winner`, `starting config` or `cudnn nhwc`; empty for another finalist"""
@@ -52,7 +52,7 @@ class Contest:
     """a linear axis for the contenders close to the fastest, wide enough for their intervals"""
 
     def across(self, time_us: float) -> float | None:
-        """Return the position of a time on the axis, in per cent; None beyond the ends of the axis."""
+        """Return a time's position on the axis in per cent, or None if it is beyond the ends."""
         return round(100 * self.axis.share(time_us), 2) if self.axis.low <= time_us <= self.axis.high else None
 
     def width(self, contender: Contender) -> tuple[float, float]:
@@ -62,7 +62,7 @@ class Contest:
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None:
-    """Describe the contenders of finals; None if no details are stored. `trials` maps ids to trials."""
+    """Describe the contenders of finals. `trials` maps ids to trials. Returns None if no details are stored."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None

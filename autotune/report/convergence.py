@@ -29,7 +29,9 @@ class Family:
 
 
 def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
-    """Assign each family its colour in the whole page, as a class of the style sheet; mostly fast families first."""
+    """Assign each family the colour that it has everywhere on the page, as a style-sheet class. Mostly fast families
+    first.
+    """
     score: dict[str, float] = {}
     for trials in layers:
         for place, family in enumerate(families(trials)):
@@ -39,7 +41,7 @@ def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
 
 
 def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) -> tuple[Family, ...]:
-    """Group trials by family, fastest family first; families without a correct trial come last."""
+    """Group trials by family, starting with the fastest family and ending with those that have no correct trial."""
     found: dict[str, list[TrialRow]] = {}
     for row in trials:
         found.setdefault(row.trial.config.template, []).append(row)
@@ -51,9 +53,9 @@ def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) 
 def by_trial(
     section: str, trials: Sequence[TrialRow], floor_us: float | None, kinds: Mapping[str, str]
 ) -> Chart | None:
-    """Draw the time of every trial by number, and the best time so far; None if no trial has a time.
+    """Draw each trial's time by number, and the best time so far. Failed trials are drawn above the chart.
 
-    Failed trials are drawn above the chart.
+    Returns None if no trial has a time.
     """
     timed = [(place, us) for place, row in enumerate(trials) if (us := row.median_us)]
     if not timed:
@@ -97,9 +99,9 @@ def _falling(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def time_axis(trials: Sequence[TrialRow], floor_us: float | None) -> Axis:
-    """Make an axis for the times of correct trials (at least one), and for the floor if it is near the best time.
+    """Make an axis for the times of correct trials (at least one) and, if it is near the best time, for the floor.
 
-    Trials slower than _SLOWEST times the best time do not extend the axis.
+    Trials slower than _SLOWEST times the best time don't extend the axis.
     """
     timed = [us for row in trials if (us := row.median_us)]
     best_us = min(timed)
@@ -116,7 +118,7 @@ def _floor(plane: Plane, floor_us: float | None) -> tuple[tuple[Line, ...], tupl
 
 
 def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping[str, str]) -> Iterator[Dots]:
-    """Yield the failed trials of each family, then the trials with a time; the fastest family is drawn last."""
+    """Yield each family's failed trials, and then its trials with a time. The fastest family is drawn last."""
     places = {row.id: place for place, row in enumerate(trials)}
 
     def dot(row: TrialRow) -> Dot:
@@ -133,5 +135,5 @@ def _dots(section: str, plane: Plane, trials: Sequence[TrialRow], kinds: Mapping
 
 
 def row_id(section: str, trial_id: int) -> str:
-    """Return the id of a trial's row in a layer's section; trial numbers start again in each environment."""
+    """Return the id of a trial's row in a layer's section. Trial numbers start again in each environment."""
     return f"{section}t{trial_id}"

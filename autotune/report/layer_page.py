@@ -1,4 +1,4 @@
-"""results -> page: the section of a layer, ready for the template."""
+"""results -> page: a layer's section, ready for the template."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class LayerPage:
         return self.kinds.get(template, "f7")
 
     def row_id(self, trial_id: int) -> str:
-        """Return the id of a trial's row in the page; empty if the trial has no row."""
+        """Return the id of a trial's row in the page, or an empty string if it has none."""
         return row_id(self.id, trial_id) if trial_id in self.here else ""
 
     @property
     def seconds(self) -> float:
-        """Seconds from the start of the first trial to the end of the last trial."""
+        """Seconds from the start of the first trial to the end of the last."""
         begun = min(row.started_at for row in self.results.trials)
         return max(((row.ended_at - begun).total_seconds() for row in self.results.trials if row.ended_at), default=0.0)
 
@@ -111,7 +111,7 @@ def layer_page(
     found: LayerResults,
     kinds: Mapping[str, str],
 ) -> LayerPage:
-    """Compute everything in a layer's section, with the colours of the families."""
+    """Compute everything in a layer's section, using the families' colours."""
     winner, trials = found.winner, found.trials
     floor_us = winner.floor_us if winner else None
     by_id = {row.id: row for row in trials}

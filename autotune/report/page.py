@@ -1,4 +1,4 @@
-"""results -> page: one HTML file without external files. The same results give the same bytes."""
+"""results -> page: a single HTML file without external files. The same results always give the same bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPEN_LAYERS = 2
 
 @dataclass(frozen=True, slots=True)
 class NetworkPage:
-    """The table of a network, with links to the sections of its layers."""
+    """A network's table, with links to its layers' sections."""
 
     network: Network
     roofline: Chart | None
@@ -37,13 +37,13 @@ class NetworkPage:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of layers that win, tie and lose against their rivals, by verdict."""
+        """How many layers win, tie and lose against their rivals, by verdict."""
         said = [one.rival.verdict for one in self.network.layers if one.rival]
         return {word: said.count(word) for word in ("win", "tie", "loss")}
 
     @property
     def widest(self) -> float:
-        """The binary logarithm of the largest ratio of two times, in either direction; at least 1."""
+        """The binary logarithm of the largest ratio between two times, in either direction, and at least 1."""
         ratios = [
             one.rival.against_us / one.rival.median_us
             for one in self.network.layers
@@ -53,11 +53,11 @@ class NetworkPage:
 
     @property
     def largest_share(self) -> float:
-        """The largest share that one layer has of the network's time."""
+        """The largest share of the network's time that a single layer takes."""
         return max((self.network.share(one) or 0.0 for one in self.network.layers), default=0.0) or 1.0
 
     def reach(self, ratio: float) -> float:
-        """Return the length of a ratio's bar from the middle, in per cent of the whole width."""
+        """Return how far a ratio's bar extends from the middle, in per cent of the whole width."""
         return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
 
 
@@ -108,7 +108,7 @@ def _shown(value: object) -> object:
 
 
 def _text(environment: Environment, name: str) -> str:
-    """Return a file of the templates' folder, unchanged."""
+    """Return a file from the templates' folder, unchanged."""
     assert environment.loader is not None  # noqa: S101  # _environment sets a loader
     text, _, _ = environment.loader.get_source(environment, name)
     return text

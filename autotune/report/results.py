@@ -1,4 +1,4 @@
-"""store -> results: collect the content of a report for each layer, device and measurement mode."""
+"""store -> results: collect a report's content for each layer, device and measurement mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerResults:
-    """Results of one layer on one device in one measurement mode."""
+    """A layer's results on one device in one measurement mode."""
 
     name: str
     """`study.layer`"""
@@ -148,7 +148,9 @@ class _Shared:
         )
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
-        """Compute the importance for families with enough trials, in any study of the same shape; most trials first."""
+        """Compute importances for families with enough trials, in any study of the same shape. Those with most trials
+        come first.
+        """
         measured = (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
         found = [
             FamilyImportance(row.name, row.device.name, one.family, importance)

@@ -1,4 +1,4 @@
-"""results -> chart: a roofline, which shows FLOP/s of kernels over FLOPs per byte."""
+"""results -> chart: a roofline, which plots kernels' FLOP/s against their FLOPs per byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def roofline(
     points: Sequence[RooflinePoint],
     rates: Sequence[Rate],
 ) -> Chart | None:
-    """Draw a roofline with the calibrated rates of a device; None if the device lacks rates or there are no points."""
+    """Draw a roofline with a device's calibrated rates. Returns None if it has none or there are no points."""
     best = best_rates(rates)
     if "copy" not in best or not points:
         return None
@@ -86,7 +86,7 @@ def _roofs(best: dict[str, float], accuracies: set[str]) -> dict[str, float]:
 
 
 def _roof_lines(plane: Plane, copy: float, roofs: dict[str, float]) -> list[Line]:
-    """Draw the memory slope up to the highest roof, and a level line for each unit where the unit is the bound."""
+    """Draw the memory slope up to the highest roof, and a level line for each unit where that unit is the limit."""
     highest = max(roofs.values())
     begin = max(plane.x.low, plane.y.low / copy)
     lines = [plane.line("roof", [(begin, begin * copy), (highest / copy, highest)])]

@@ -92,7 +92,9 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """Return a sort key: the distance between two devices. In a tie, equal names win, as replayed devices have."""
+    """Return a sort key: how far apart two devices are. In a tie, equal names come first. A replayed device's name ends
+    with the original's.
+    """
     return device_distance(one, device), not device.name.endswith(one.name)
 
 

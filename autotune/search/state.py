@@ -97,9 +97,9 @@ class Observation:
 
 
 class SearchState:
-    """All feasible configs of all families, numbered one family after another.
+    """The feasible configs of all families, numbered one family after another.
 
-    The state depends only on the told trials and the pending asks, so a resumed search proposes the same configs.
+    The state depends only on the told trials and the pending asks, so a resumed search proposes the same configs again.
     """
 
     def __init__(self, families: Sequence[Family], *, least: float | None = None) -> None:

@@ -80,7 +80,7 @@ class Finals:
 
 @dataclass(frozen=True, slots=True)
 class FinalsRow:
-    """Stored finals, with the winner, the timings and the verdicts."""
+    """Stored finals: the winner, the timings and the verdicts."""
 
     study: str
     generation: int

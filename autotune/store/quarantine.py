@@ -1,4 +1,4 @@
-"""Quarantine: sources that must not be launched again, because two runs ended while the source was running."""
+"""Quarantine: sources that must not be launched again, because two runs ended while they were running."""
 
 from __future__ import annotations
 

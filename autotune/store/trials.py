@@ -144,7 +144,7 @@ class TrialRow:
 
 
 def gflops(problem: Problem, time_us: float) -> float:
-    """Convert a time to GFLOP/s of the direct algorithm; 1e3 converts FLOP per microsecond to GFLOP per second."""
+    """Convert a time to GFLOP/s of the direct algorithm. 1e3 converts FLOP per microsecond to GFLOP per second."""
     return problem.flops / time_us / 1e3
 
 
@@ -177,7 +177,9 @@ def stored_config(family: str, values: str) -> Config:
 
 
 def trial_of(row: RowMapping) -> Trial:
-    """Make the trial of a row with the columns of `trials` and `measurements`, the family and the source's hash."""
+    """Make the trial of a row that includes the columns of `trials` and `measurements`, the family and the source's
+    hash.
+    """
     over_bound, max_abs = row[trials.c.error_over_bound], row[trials.c.error_max_abs]
     error = None
     if over_bound is not None or max_abs is not None:

@@ -43,7 +43,7 @@ class LayerState:
 
 
 def template_records(families: Mapping[str, KernelTemplate]) -> tuple[TemplateRecord, ...]:
-    """Return the records of the families for the database."""
+    """Return the families' records for the database."""
     return tuple(TemplateRecord(family.name, family.hash, family.header) for family in families.values())
 
 

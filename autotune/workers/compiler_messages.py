@@ -28,6 +28,6 @@ class CompilerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """An unexpected exception as text, because a traceback object would keep device memory alive."""
+    """An unexpected exception, stored as text because a traceback object would keep device memory alive."""
 
     traceback: str

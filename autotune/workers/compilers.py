@@ -56,7 +56,7 @@ class CompilePool:
 
     @property
     def deadline_s(self) -> float:
-        """The current time limit of one compilation, seconds."""
+        """The current time limit for one compilation, in seconds."""
         if self._fixed_deadline_s is not None:
             return self._fixed_deadline_s
         seconds = sorted(self._seconds)

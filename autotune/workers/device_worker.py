@@ -281,12 +281,12 @@ class DeviceWorker:
             raise DeviceLost(f"{self.name}: lost while {what}: {error.message}") from None
 
     def refresh(self) -> None:
-        """End the worker once it has finished the current kernels, so that the next request starts a fresh one."""
+        """Stop the worker once it has finished the current kernels, so that the next request starts a fresh one."""
         with self._alone():
             self.drop()
 
     def drop(self) -> None:
-        """End the worker immediately, so that the next request starts a fresh one."""
+        """Stop the worker immediately, so that the next request starts a fresh one."""
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
