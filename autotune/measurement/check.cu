@@ -233,21 +233,3 @@ extern "C" __global__ void hash_words(const unsigned* words, wide count, bits64*
     }
     atomicAdd(sum, own);
 }
-
-// A guard band and the word that fills it.
-struct Band {
-    const unsigned* words;
-    wide count;
-    bits64 pattern;
-};
-
-// changed += words of the guard bands, one for each blockIdx.y, that do not have their pattern any more.
-extern "C" __global__ void count_changed(const Band* bands, bits64* changed) {
-    const Band band = bands[blockIdx.y];
-    bits64 own = 0;
-    for (wide i = blockIdx.x * static_cast<wide>(blockDim.x) + threadIdx.x; i < band.count;
-         i += static_cast<wide>(gridDim.x) * blockDim.x) {
-        own += band.words[i] != band.pattern;
-    }
-    if (own) atomicAdd(changed, own);
-}

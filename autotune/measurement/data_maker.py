@@ -31,12 +31,12 @@ class DataMaker:
         self._module = module
         self._owned: list[int] = []
 
-    def launch(self, entry: str, elements: int, *args: np.generic, rows: int = 1) -> None:
+    def launch(self, entry: str, elements: int, *args: np.generic) -> None:
         """Run one of the verification program's kernels over elements. On a CPU, each core runs one block as a loop."""
         info = self.device.info
         most, block = (info.sm_count, 1) if info.can.cpu else (_GRID, _BLOCK)
         blocks = min(most, max(1, -(-elements // _BLOCK)))
-        self._module.launch(Launch(entry, (blocks, rows, 1), (block, 1, 1), 0, args))
+        self._module.launch(Launch(entry, (blocks, 1, 1), (block, 1, 1), 0, args))
 
     def allocated(self, size_bytes: int) -> int:
         """Allocate memory that `close` frees, and return its address."""

@@ -34,19 +34,6 @@ class GuardedArray:
         behind = self.address + size_bytes
         self._watched = device.hide(self._base, GUARD_BYTES) and device.hide(behind, GUARD_BYTES + _SLACK_BYTES)
 
-    @property
-    def guards(self) -> tuple[tuple[int, int], ...]:
-        """Address and size of each band to compare. The second one starts at the first whole word after the array."""
-        if self._watched:
-            return ()
-        behind = self.address + -(-self.size_bytes // 4) * 4
-        return ((self._base, GUARD_BYTES), (behind, GUARD_BYTES))
-
-    def tail_changed(self) -> bool:
-        """Return whether any byte between the end of the array and the next whole word has changed."""
-        count = 0 if self._watched else -self.size_bytes % 4
-        return count > 0 and self.device.read(self.address + self.size_bytes, count) != bytes([self.guard]) * count
-
     def overwritten(self) -> Iterator[str]:
         """Describe each band that has changed: how many bytes, and which of them is nearest to the array."""
         if self._watched:

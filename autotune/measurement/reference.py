@@ -22,7 +22,7 @@ from autotune.operation.storage_types import TYPES, StorageType
 from autotune.problem import Problem
 from autotune.text_file import read_text
 
-ENTRIES = ("hash_words", "count_changed")
+ENTRIES = ("hash_words",)
 OF_DTYPE = ("fill_normal", "fill_uniform", "fill_integers", "fill_indices", "put_edges", "compare")
 """Entries that exist once per storage type; `entry_of` returns the full name."""
 _ONCE = "#pragma once\n"

@@ -33,7 +33,7 @@ from autotune.measurement.bounds import (
 )
 from autotune.measurement.data_maker import DataMaker
 from autotune.measurement.diagnosis import diagnosed
-from autotune.measurement.guard_bands import GUARD_BYTES, OUTPUT_GUARD, GuardedArray, with_array
+from autotune.measurement.guard_bands import OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import entry_of, size_arguments
 from autotune.measurement.rounding import LOOKED_AT, one_sided
@@ -49,7 +49,6 @@ _RESULTS = 6  # 64-bit words of the result of `compare`
 _WORD_BYTES, _POISONED_WORDS = 8, 64  # words of an output that `still_right` poisons; a word contains whole elements
 _ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # multiplied by a tolerance
 _UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
-_BANDS, _BAND_BYTES = 32, 24  # guard bands checked by one launch; each has an address, a count and a pattern (64 bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,6 @@ class Verifier:
         self._maker = maker = DataMaker(device, self._module, problem)
         self._launch = maker.launch
         self._result = maker.allocated(max(_RESULTS, (2 + len(edged(problem))) * len(problem.arrays)) * 8)
-        self._bands = maker.allocated(_BANDS * _BAND_BYTES)
         self._copies: list[Tensors] = []
         kept = {array.name for array in problem.inputs}
         self.written = {
@@ -427,22 +425,7 @@ class Verifier:
         return "at " + ", ".join(f"{axis} = {int(at)}" for axis, at in zip(output.axes, place, strict=True)) + of
 
     def _check_guards(self, arrays: list[GuardedArray]) -> None:
-        self.device.fill(self._result, 0, 8)
-        bands = [
-            struct.pack("<QqQ", address, size_bytes // 4, array.guard * 0x01010101)
-            for array in arrays
-            for address, size_bytes in array.guards
-        ]
-        for start in range(0, len(bands), _BANDS):
-            some = bands[start : start + _BANDS]
-            self.device.write(self._bands, b"".join(some))
-            words = (np.uint64(self._bands), np.uint64(self._result))
-            self._launch("count_changed", GUARD_BYTES // 4, *words, rows=len(some))
-        self.device.synchronize()
-        (changed,) = struct.unpack("<Q", self.device.read(self._result, 8))
-        changed += sum(array.tail_changed() for array in arrays)
-        if changed:
-            where = "; ".join(words for array in arrays for words in array.overwritten())
+        if where := "; ".join(words for array in arrays for words in array.overwritten()):
             for array in arrays:
                 array.fill_guards()
             raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
