@@ -1,5 +1,5 @@
 // norm n 5 c 600 f32
-// norm_groups block=512 slices=1 thread_pixels=8 vector=4
+// norm_groups block=512 slices=1 thread_pixels=8 vector=4 channel_slices=1 stores=streaming
 
 // Group norm: y = activation((x - mean) / sqrt(variance + EPS) * weight + bias), with mean and variance of each image and group.
 //
@@ -9,7 +9,7 @@
 //   workspace  [n, GROUPS, SLICES]  Sums of a slice of an image
 //   y          [n, PIXELS, C]       output
 //
-//   grid  x: slice of an image
+//   grid  x: slice of an image's pixels and channels, all channels of some pixels one after the other
 //   block x: chunk of VECTOR channels;  y: pixel, of BLOCK_PIXELS at the same time
 //
 // A group's variance is the mean of (x - shift)^2 less (mean of x - shift)^2, where shift is the group's first element (Chan, Golub
@@ -25,12 +25,14 @@ constexpr bool CENTERED = true;  // whether the mean is subtracted
 constexpr bool WEIGHT = true, BIAS = true;
 
 // Parameters
-constexpr int SLICES = 1, THREAD_PIXELS = 8, VECTOR = 4;
+constexpr int SLICES = 1, THREAD_PIXELS = 8, VECTOR = 4, CHANNEL_SLICES = 1;
+constexpr bool STREAMING = true;
 
 // Derived
-constexpr int CHUNKS = 150, BLOCK_PIXELS = 3;
+constexpr int SLICE_C = 600, CHUNKS = 150, BLOCK_PIXELS = 3;
 constexpr int THREADS = CHUNKS * BLOCK_PIXELS;
 constexpr int GROUP = C / GROUPS;  // channels of a group
+constexpr int SLICE_GROUPS = GROUPS / CHANNEL_SLICES;
 
 #include "_norm.cuh"
 
@@ -39,42 +41,61 @@ constexpr int common_divisor(int one, int other) { return other == 0 ? one : com
 constexpr int PART = common_divisor(VECTOR, GROUP);
 constexpr int PARTS = VECTOR / PART;  // of a chunk
 
+// A chunk as one access.
+using Word = uint4;
+
+__device__ __forceinline__ void store(T* to, const Chunk& chunk) {
+    if constexpr (STREAMING) {
+        Word word;
+        __builtin_memcpy(&word, &chunk, sizeof word);
+        __stcs(reinterpret_cast<Word*>(to), word);
+    } else {
+        *reinterpret_cast<Chunk*>(to) = chunk;
+    }
+}
+
 struct alignas(8) Sums {
     float value, square;  // of x - shift
 
     __device__ __forceinline__ void add(Sums other) { value += other.value, square += other.square; }
 };
 
-// The sums of TERMS terms of each group by LANES lanes of a warp: finish(group, sums) for the sum of all term(group, i).
+// The sums of TERMS terms of each group of a slice by LANES lanes of a warp: finish(group, sums) for the sum of all term(group, i).
 template <int TERMS, class Term, class Finish>
 __device__ __forceinline__ void sum_each_group(const Term& term, const Finish& finish) {
     constexpr int LANES = TERMS > 16 ? 32 : TERMS > 8 ? 16 : TERMS > 4 ? 8 : TERMS > 2 ? 4 : TERMS;
     constexpr int TEAMS = THREADS / 32 * 32 / LANES;  // of whole warps
     const int thread = threadIdx.y * CHUNKS + threadIdx.x, lane = thread % LANES;
     if (thread >= TEAMS * LANES) return;
-    for (int first = 0; first < GROUPS; first += TEAMS) {
+    for (int first = 0; first < SLICE_GROUPS; first += TEAMS) {
         const int group = first + thread / LANES;
         Sums sums = {};
-        if (group < GROUPS) {
+        if (group < SLICE_GROUPS) {
             for (int i = lane; i < TERMS; i += LANES) sums.add(term(group, i));
         }
 #pragma unroll
         for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
             sums.add({__shfl_xor_sync(0xffffffffu, sums.value, lanes), __shfl_xor_sync(0xffffffffu, sums.square, lanes)});
         }
-        if (lane == 0 && group < GROUPS) finish(group, sums);
+        if (lane == 0 && group < SLICE_GROUPS) finish(group, sums);
     }
 }
 
 struct Slice {
     long long image;
-    int slice, begin, end;  // pixels
+    int slice, begin, end;   // pixels
+    int channel, group;      // the thread's first channel, and the slice's first group
 
     __device__ __forceinline__ explicit Slice(int block)
-        : image(block / SLICES),
-          slice(block % SLICES),
+        : image(block / CHANNEL_SLICES / SLICES),
+          slice(block / CHANNEL_SLICES % SLICES),
           begin(static_cast<long long>(slice) * PIXELS / SLICES),
-          end(static_cast<long long>(slice + 1) * PIXELS / SLICES) {}
+          end(static_cast<long long>(slice + 1) * PIXELS / SLICES),
+          channel(block % CHANNEL_SLICES * SLICE_C + static_cast<int>(threadIdx.x) * VECTOR),
+          group(block % CHANNEL_SLICES * SLICE_GROUPS) {}
+
+    // Where the sums of a group of the slice are, as [SLICES].
+    __device__ __forceinline__ long long sums(int index) const { return (image * GROUPS + group + index) * SLICES; }
 };
 
 // The shift of the group that a channel belongs to.
@@ -87,7 +108,7 @@ sum_groups(const T* __restrict__ x, Sums* __restrict__ workspace) {
     __shared__ Sums of_parts[BLOCK_PIXELS][CHUNKS * PARTS];
     const Slice own(blockIdx.x);
     const T* image = x + own.image * PIXELS * C;
-    const int channel = threadIdx.x * VECTOR;
+    const int channel = own.channel;
     float shifts[PARTS];
     Sums sums[PARTS] = {};
 #pragma unroll
@@ -117,17 +138,17 @@ sum_groups(const T* __restrict__ x, Sums* __restrict__ workspace) {
     constexpr int GROUP_PARTS = GROUP / PART;
     sum_each_group<BLOCK_PIXELS * GROUP_PARTS>(
         [&](int group, int i) { return of_parts[i / GROUP_PARTS][group * GROUP_PARTS + i % GROUP_PARTS]; },
-        [&](int group, Sums of_slice) { workspace[(own.image * GROUPS + group) * SLICES + own.slice] = of_slice; });
+        [&](int group, Sums of_slice) { workspace[own.sums(group) + own.slice] = of_slice; });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                  const Sums* __restrict__ workspace, T* __restrict__ y, int) {
-    __shared__ float mean_of[GROUPS], scale_of[GROUPS];
+    __shared__ float mean_of[SLICE_GROUPS], scale_of[SLICE_GROUPS];
     const Slice own(gridDim.x - 1 - blockIdx.x);
     const T* image = x + own.image * PIXELS * C;
     sum_each_group<SLICES>(
-        [&](int group, int i) { return workspace[(own.image * GROUPS + group) * SLICES + i]; },
+        [&](int group, int i) { return workspace[own.sums(group) + i]; },
         [&](int group, Sums sums) {
             constexpr float COUNT = static_cast<float>(PIXELS) * GROUP;
             const float mean = CENTERED ? sums.value / COUNT : 0.0f;
@@ -137,16 +158,16 @@ normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T*
         });
     __syncthreads();
 
-    const int channel = threadIdx.x * VECTOR;
+    const int channel = own.channel;
     Affine<WEIGHT, BIAS> affine(weight, bias, channel);
     float shifts[PARTS], means[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
         shifts[i] = shift_of(image, channel + i * PART);
-        means[i] = mean_of[(channel + i * PART) / GROUP];
+        means[i] = mean_of[(channel + i * PART) / GROUP - own.group];
     }
 #pragma unroll
-    for (int i = 0; i < VECTOR; ++i) affine.weight[i] *= scale_of[(channel + i) / GROUP];
+    for (int i = 0; i < VECTOR; ++i) affine.weight[i] *= scale_of[(channel + i) / GROUP - own.group];
 
     // From the last pixel, which was read last.
     for (int last = own.end - 1 - static_cast<int>(threadIdx.y); last >= own.begin; last -= BLOCK_PIXELS * THREAD_PIXELS) {
@@ -166,7 +187,7 @@ normalise_groups(const T* __restrict__ x, const T* __restrict__ weight, const T*
                 const float deviation = to_float(loaded[i].at[j]) - shifts[j / PART] - means[j / PART];
                 result.at[j] = from_float<T>(identity(fmaf(deviation, affine.weight[j], affine.bias[j])));
             }
-            *reinterpret_cast<Chunk*>(y + (own.image * PIXELS + pixel) * C + channel) = result;
+            store(y + (own.image * PIXELS + pixel) * C + channel, result);
         }
     }
 }

@@ -13,7 +13,7 @@ from .shipped_families import refuses_changed, verify
 
 Values = dict[str, int | str]
 ROWS: Values = {"row_threads": 64, "block_rows": 2, "thread_rows": 2, "vector": 4, "keep": "registers"}
-GROUPS: Values = {"block": 128, "slices": 4, "thread_pixels": 2, "vector": 4}
+GROUPS: Values = {"block": 128, "slices": 4, "thread_pixels": 2, "vector": 4, "channel_slices": 1, "stores": "default"}
 
 
 def norm(**given: int | str) -> Problem:
@@ -33,6 +33,7 @@ def images(**given: int | str) -> Problem:
         ("norm_rows", norm(c=96, dtype="bf16"), {**ROWS, "row_threads": 4, "block_rows": 16, "vector": 8}),
         ("norm_rows", norm(c=4096, n=9), {**ROWS, "row_threads": 8, "block_rows": 4, "vector": 4, "keep": "nothing"}),
         ("norm_groups", images(), GROUPS),
+        ("norm_groups", images(), {**GROUPS, "vector": 2, "channel_slices": 2, "stores": "streaming"}),
         ("norm_groups", norm(n=144, pixels=2, c=1, epilogue="none"), {**GROUPS, "slices": 2, "vector": 1}),
         ("norm_groups", norm(n=2, pixels=35, c=64, groups=64, dtype="f16"), {**GROUPS, "slices": 1, "vector": 8}),
         *long_run(
@@ -62,7 +63,7 @@ FAULTS = {
         "(slice + 1) * (PIXELS / SLICES)",
     ),
     "the mean is not squared": ("norm_groups", " - mean * mean;", ";"),
-    "a chunk has one group": ("norm_groups", "mean_of[(channel + i * PART) / GROUP]", "mean_of[channel / GROUP]"),
+    "a chunk has one group": ("norm_groups", "mean_of[(channel + i * PART) / GROUP - ", "mean_of[channel / GROUP - "),
     "eps is left out": ("norm_groups", "sqrtf(variance + EPS)", "sqrtf(variance)"),
 }
 
