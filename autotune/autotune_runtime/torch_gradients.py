@@ -36,18 +36,10 @@ class Parts:
     data: str = ""
     filters: str = ""
 
-    def with_call(self, part: str, call: str) -> Parts:
-        """Return a copy with a kernel's call for one part: output, data or filters."""
-        return Parts(self.operation, self.arguments, **{**self._calls, part: call})
-
-    @property
-    def _calls(self) -> dict[str, str]:
-        return {"output": self.output, "data": self.data, "filters": self.filters}
-
     @property
     def text(self) -> str:
         """The parts as text, for an argument of the operator."""
-        return json.dumps((self.operation, self.arguments, *self._calls.values()))
+        return json.dumps((self.operation, self.arguments, self.output, self.data, self.filters))
 
 
 @functools.cache

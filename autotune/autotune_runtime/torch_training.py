@@ -282,13 +282,12 @@ def _judged(
     rows: list[Row] = []
     with torch.no_grad(), cudnn_benchmark():
         for site in sites:
-            parts = Parts(site.problem.operation, tuple(site.problem.arguments.items()))
+            calls: dict[str, str] = {}
             for part, problems in site.problems.items():
-                row, call = judge.row(site, part, problems)
-                parts = parts.with_call(part, call)
+                row, calls[part] = judge.row(site, part, problems)
                 rows.append(replace(row, origin=built[row.kernel].origin if row.kernel in built else ""))
-            wins = parts.output or parts.data or parts.filters
-            layers.append(TrainedLayer.of(site.problem, parts) if wins else None)
+            parts = Parts(site.problem.operation, tuple(site.problem.arguments.items()), **calls)
+            layers.append(TrainedLayer.of(site.problem, parts) if any(calls.values()) else None)
     report = TrainingReport(tuple(rows))
     if races is not None:
         races.keep()
@@ -370,7 +369,7 @@ def _race(
         z, mask = tensors.masked
         return torch.addcmul(z, made, mask)  # has the reads and writes of the kernel that Inductor would generate
 
-    tuned: Callable[[_Tensors], Tensor] = partial(run, parts=plain.with_call(part, call))
+    tuned: Callable[[_Tensors], Tensor] = partial(run, parts=Parts(plain.operation, plain.arguments, **{part: call}))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)
     expected = theirs(first).float()
     if not (tuned(first).float() - expected).abs().max() <= WRONG * expected.abs().max():
