@@ -175,6 +175,8 @@ class Launch:
     block: tuple[int, int, int]
     smem_bytes: int
     args: tuple[np.generic | BoundTensorMap, ...]
+    early: bool = False
+    """whether it may start before the launch before it has ended, for which it waits itself"""
 
 
 CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")

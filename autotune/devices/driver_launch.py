@@ -1,4 +1,4 @@
-"""Launch kernels that take tensor maps through the driver API, because PyCUDA can't pass tensor maps."""
+"""Launch kernels through the driver API, because PyCUDA can neither pass tensor maps nor launch early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_
 
 
 class DriverModule:
-    """A cubin loaded into the current context, for kernels with parameters that PyCUDA can't pass."""
+    """A cubin loaded into the current context, for kernels that PyCUDA can't launch."""
 
     def __init__(self, image: bytes) -> None:
         self._module = ctypes.c_void_p()
@@ -32,8 +32,8 @@ class DriverModule:
     def launch(self, launch: Launch, stream: int) -> None:
         """Enqueue a kernel on the stream with the address `stream`."""
         prepared = self._prepared(launch)
-        to = ctypes.c_void_p(stream)
-        call("cuLaunchKernel", prepared.function, *prepared.sizes, to, prepared.parameters, None)
+        config = _LaunchConfig(prepared.sizes, stream, ctypes.pointer(_EARLY), int(launch.early))
+        call("cuLaunchKernelEx", ctypes.byref(config), prepared.function, prepared.parameters, None)
 
     def unload(self) -> None:
         """Unload the module. If a kernel broke the context, this fails silently, and the context unloads it."""
@@ -45,7 +45,7 @@ class DriverModule:
         if prepared is None:
             held = tuple(_content(argument) for argument in launch.args)
             parameters = (ctypes.c_void_p * len(held))(*(content.address for content in held))
-            sizes = tuple(ctypes.c_uint(extent) for extent in (*launch.grid, *launch.block, launch.smem_bytes))
+            sizes = (*launch.grid, *launch.block, launch.smem_bytes)
             prepared = self._launches[launch] = _Prepared(self._function(launch), sizes, parameters, held)
         return prepared
 
@@ -60,12 +60,32 @@ class DriverModule:
         return function
 
 
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("sizes", ctypes.c_uint * 7),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+_EARLY = _LaunchAttribute(6, 0, (1,))  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The arguments of cuLaunchKernel."""
+    """The arguments of cuLaunchKernelEx."""
 
     function: ctypes.c_void_p
-    sizes: tuple[ctypes.c_uint, ...]
+    sizes: tuple[int, ...]
     """grid, block and dynamic shared memory"""
     parameters: ctypes.Array[ctypes.c_void_p]
     held: tuple[ParameterBytes, ...]

@@ -60,6 +60,8 @@ class KernelContext:
     """nvcc's options for the architectures"""
     dependent: bool
     """whether the kernel may start before preceding kernels have ended"""
+    overlaps: bool
+    """whether its stages may start before preceding stages have ended"""
     is_larger: str
     """C++ condition: whether `layer` has a run-time size larger than the tuned one"""
 
@@ -93,6 +95,7 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
         dependent=waits_itself(source),
+        overlaps=source.overlaps,
         is_larger=" || ".join(
             f"layer.{name} > {size}"
             for name, size in zip(kernel.problem.operation.runtime, kernel.problem.runtime_sizes, strict=True)

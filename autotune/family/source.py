@@ -60,6 +60,11 @@ class KernelSource:
     tensor_maps: tuple[NamedTensorMap, ...] = ()
     """the tensor maps, to be encoded for the arrays of a pass"""
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether a stage may start before the stage before it has ended (see `_ptx_dependent_stage.cuh`)."""
+        return "launch_next_stage();" in self.program.text
+
     hash: str = field(init=False, compare=False, repr=False)
     """identity: SHA-256 of the text, comments included, and of all else that affects the run, but not the family"""
 

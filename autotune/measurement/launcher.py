@@ -13,6 +13,9 @@ from autotune.family.source import KernelSource, Stage
 from autotune.operation.declarations import SCALAR
 from autotune.operation.storage_types import TYPES
 
+DEPENDENT_ARCH = 90
+"""the first architecture with programmatic dependent launches"""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
@@ -49,8 +52,11 @@ class LoadedKernel:
 
     def forward(self, tensors: Tensors) -> tuple[Launch, ...]:
         """Return the launches of a forward pass in order, prepared so that the host's part of the work isn't timed."""
+        overlaps = self.source.overlaps and self.device.info.arch >= DEPENDENT_ARCH
         launches = tuple(
-            self._launch(stage, tensors, i) for i in range(self.source.loop_count) for stage in self.source.stages
+            self._launch(stage, tensors, i, early=overlaps and at > 0)
+            for i in range(self.source.loop_count)
+            for at, stage in enumerate(self.source.stages)
         )
         for launch in launches:
             self.module.ready(launch)
@@ -61,7 +67,7 @@ class LoadedKernel:
         for launch in launches:
             self.module.launch(launch, stream=stream)
 
-    def _launch(self, stage: Stage, tensors: Tensors, i: int) -> Launch:
+    def _launch(self, stage: Stage, tensors: Tensors, i: int, *, early: bool = False) -> Launch:
         problem = self.source.problem
         sizes = {**dict(zip(problem.operation.runtime, problem.runtime_sizes, strict=True)), "i": i}
         scalars = {array.name: array for array in problem.arrays if array.role == SCALAR}
@@ -77,4 +83,4 @@ class LoadedKernel:
                 return number
             return maps[argument] if argument in maps else np.uint64(tensors.address(argument))
 
-        return Launch(stage.entry, stage.grid, stage.block, stage.smem_bytes, tuple(map(value, stage.args)))
+        return Launch(stage.entry, stage.grid, stage.block, stage.smem_bytes, tuple(map(value, stage.args)), early)

@@ -1,4 +1,5 @@
 #pragma once
+#include "_ptx_dependent_stage.cuh"
 
 // Stream-K (Osama et al. 2023): blocks share all steps of all tiles evenly. A block has neighbouring steps: the end of a tile, whole tiles, the
 // beginning of another one. It leaves the sums of each in the workspace, and a second stage adds those of a tile in a fixed order.
@@ -107,10 +108,33 @@ __device__ __forceinline__ void store_part(const float (&d)[BLOCKS][TILES_OF_8][
     }
 }
 
+using Quad = AlignedArray<float, 4>;
+
+// Stores the accumulators of a warp's MMAs, of FRAGMENTS of 16 rows and 8 columns beside each other, a lane's four of each, from a row and column of a
+// tile on: as rows, so that the warp writes whole lines. Calls store(row, column, sums) of four neighbours. `rows` is memory of the warp's own.
+constexpr int MOST_FRAGMENTS = 4, ROWS_BYTES = 16 * (8 * MOST_FRAGMENTS + 8) * 4;  // the pitch of rows avoids bank conflicts
+template <int FRAGMENTS, class Store>
+__device__ __forceinline__ void store_rows(int row, int column, const Quad (&sums)[FRAGMENTS], float* rows, const Store& store) {
+    static_assert(FRAGMENTS <= MOST_FRAGMENTS, "rows have room for them");
+    constexpr int PITCH = 8 * FRAGMENTS + 8, QUADS = 2 * FRAGMENTS;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    __syncwarp();  // the rows before have been read
+#pragma unroll
+    for (int i = 0; i < 2 * FRAGMENTS; ++i) {
+        AlignedArray<float, 2>* const pairs = reinterpret_cast<AlignedArray<float, 2>*>(rows + (lane / 4 + i % 2 * 8) * PITCH + i / 2 * 8);
+        pairs[lane % 4] = {sums[i / 2].at[i % 2 * 2], sums[i / 2].at[i % 2 * 2 + 1]};
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; ++i) {
+        const int at = i * 32 + lane, below = at / QUADS, quad = at % QUADS;
+        store(row + below, column + quad * 4, reinterpret_cast<const Quad*>(rows + below * PITCH)[quad]);
+    }
+}
+
 // Adds the parts of all tiles, REDUCE_LANES lanes every so many parts of four neighbours. Its grid has those of the first stage
 // along x. A warp has neighbouring outputs, so that it seldom looks for the blocks that have parts of a tile, which takes divisions of 64 bits.
-extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* __restrict__ workspace, float* __restrict__ dw, int n) {
-    using Quad = AlignedArray<float, 4>;
+extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const float* workspace, float* dw, int n) {
     constexpr int WARP_QUADS = 32 / REDUCE_LANES, TILE_CHUNKS = TILE_K * TILE_COLUMNS / 4 / WARP_QUADS;
     static_assert(TILE_K * TILE_COLUMNS % (4 * WARP_QUADS) == 0, "a warp adds the parts of one tile");
     constexpr long long CHUNKS = static_cast<long long>(TILES) * TILE_CHUNKS;
@@ -120,6 +144,7 @@ extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) add_parts(const flo
     const long long first_chunk = CHUNKS * warp / warps;
     long long left = CHUNKS * (warp + 1) / warps - first_chunk;
     int chunk = static_cast<int>(first_chunk % TILE_CHUNKS);
+    wait_for_stage_before();
     for (int index = static_cast<int>(first_chunk / TILE_CHUNKS); left > 0; ++index, chunk = 0) {
         const Tile tile(index);
         const long long first = static_cast<long long>(index) * steps;

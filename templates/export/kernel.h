@@ -65,6 +65,7 @@ struct Kernel {
     Device tuned_on;
     const unsigned char *image;
     bool dependent;  // it waits for previous kernels itself, so it may be launched before they have ended
+    bool overlaps;   // so do its stages after the first one, for the stages before them
     int entry_count;
     const char *entries[MOST_STAGES];
     int constant_count;

@@ -172,11 +172,12 @@ public:
     // Enqueue a pass.
     void forward(const Plan &plan, const RuntimeSizes &sizes, const Tensors &tensors, CUstream stream) const {
         const bool early = kernel.dependent && launches_early();
+        const bool overlaps = kernel.overlaps && device.arch.value() >= 90 && driver().cuLaunchKernelEx;
         const int64_t count = plan.loop_count.value();
         TensorMaps maps(plan, tensors);
         for (int64_t i = 0; i < count; ++i)
             for (int at = 0; at < plan.stage_count; ++at)
-                launch(plan.stage_at(at), tensors, maps, sizes, static_cast<int32_t>(i), early, stream);
+                launch(plan.stage_at(at), tensors, maps, sizes, static_cast<int32_t>(i), early || (overlaps && at > 0), stream);
     }
 
     const Kernel &kernel;

@@ -19,6 +19,8 @@
 
 #include "_dtype_f32.cuh"
 
+#include "_ptx_dependent_stage.cuh"
+
 #include "_ptx_prefetch.cuh"
 
 // Problem
@@ -178,6 +180,7 @@ __device__ __forceinline__ void add_segment(float (&sums)[ROWS_R][S][CHANNELS], 
 
 extern "C" __global__ void __launch_bounds__(THREADS_C * BLOCK_SEGMENTS, MIN_BLOCKS)
 conv_filter_gradient_depthwise(const T* __restrict__ x, const T* __restrict__ dy, float* __restrict__ workspace, int n) {
+    launch_next_stage();
     const int segments = n * O * FRAME_SEGMENTS, part = static_cast<int>(blockIdx.x), parts = static_cast<int>(gridDim.x);
     const int first = static_cast<int>(static_cast<long long>(segments) * part / parts);
     const int last = static_cast<int>(static_cast<long long>(segments) * (part + 1) / parts);
@@ -237,11 +240,12 @@ conv_filter_gradient_depthwise(const T* __restrict__ x, const T* __restrict__ dy
 }
 
 // Adds the sums of all parts. Its grid has those of the first stage along x. The threads of a column share the parts of an element.
-extern "C" __global__ void __launch_bounds__(256) add_parts(const float* __restrict__ workspace, float* __restrict__ dw) {
+extern "C" __global__ void __launch_bounds__(256) add_parts(const float* workspace, float* dw) {
     __shared__ float shared[16][16];
     const int parts = static_cast<int>(gridDim.x), x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
     const int element = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * 16 + x;
     float sum = 0.0f;
+    wait_for_stage_before();
     if (element < TAPS * C) {
 #pragma unroll 8
         for (int part = y; part < parts; part += 16) sum += workspace[static_cast<long long>(part) * (TAPS * C) + element];

@@ -24,6 +24,8 @@
 
 #include "_sm90.cuh"
 
+#include "_ptx_prefetch_map.cuh"
+
 #include "_ptx_wgmma_transposed.cuh"
 
 #include "_accumulators.cuh"
@@ -138,6 +140,9 @@ conv_filter_gradient_few_channels_sm90(const __grid_constant__ TensorMap x_map, 
 
     const int warp = canonical_warp_index(), lane = static_cast<int>(threadIdx.x) % 32;
     if (threadIdx.x == 0) {
+        prefetch_map(dy_map);
+        prefetch_map(x_map);
+        launch_next_stage();
         pipeline.init(4 * CONSUMERS);
         barrier_init_fence();
     }

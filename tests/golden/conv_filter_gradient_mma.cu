@@ -157,6 +157,7 @@ conv_filter_gradient_mma(const Bits* __restrict__ x, const Bits* __restrict__ dy
     Bits* const stages = reinterpret_cast<Bits*>(smem);
     const int warp = static_cast<int>(threadIdx.x) / 32, warp_k = warp % WARPS_K * WARP_K, warp_column = warp / WARPS_K * WARP_COLUMNS;
     const int pixels = n * PIXELS;
+    launch_next_stage();
 #pragma unroll 1
     for (Share share(n, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x)); share.more();) {
         const Part part = share.take();

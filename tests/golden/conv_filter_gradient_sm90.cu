@@ -20,6 +20,8 @@
 
 #include "_sm90.cuh"
 
+#include "_ptx_prefetch_map.cuh"
+
 #include "_ptx_wgmma_transposed.cuh"
 
 #include "_accumulators.cuh"
@@ -51,6 +53,7 @@ constexpr int TAP_COLUMNS = 128, LEAD = 0;
 constexpr bool ALL_TAPS = false;  // columns of a tile: of a filter frame
 [[maybe_unused]] constexpr int DEPTH = 64, X_ROWS = 128;  // rows of a stage: of each box of dy, of x
 constexpr int DY_BYTES = BLOCK_K / 64 * DEPTH * OPERAND_ROW_BYTES, STAGE_BYTES = 24576, STAGES = 8;
+constexpr int BUFFER_BYTES = 196608;
 [[maybe_unused]] constexpr int WINDOW_ROWS = 0, PITCH = 9, WINDOW_H = 2, IMAGE_STEPS = 1;
 
 // d = dy [64 x 16] * x [16 x COLUMNS] (+ d), operands in shared memory whose rows are the depth.
@@ -130,10 +133,13 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
                           [[maybe_unused]] float* __restrict__ dw, int n) {
     extern __shared__ __align__(1024) unsigned char smem[];
     unsigned char* const stages = smem;  // [stage] dy [TILE_K / 64][DEPTH][64], then x [X_ROWS][64]
-    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(stages + STAGES * STAGE_BYTES);
+    auto& pipeline = *reinterpret_cast<PipelineTma<STAGES>*>(stages + BUFFER_BYTES);
 
     const int warp = canonical_warp_index(), lane = static_cast<int>(threadIdx.x) % 32;
     if (threadIdx.x == 0) {
+        prefetch_map(dy_map);
+        prefetch_map(x_map);
+        launch_next_stage();
         pipeline.init(4 * CONSUMERS * SHARED_K);
         barrier_init_fence();
     }
@@ -150,15 +156,31 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     const unsigned long long dy_operand = wgmma_descriptor_transposed<DEPTH>(stages + row / 64 * (DEPTH * OPERAND_ROW_BYTES));
     const unsigned long long x_operand = columns_operand(stages + DY_BYTES, consumer);
     const int first_row = static_cast<int>(blockIdx.x) % SHARED_K * BLOCK_K + row + warp % 4 * 16;  // the warp's, of a tile
+    // What a warp stores at once, and where it puts that in order.
+    constexpr int SHARE = ROWS / 64 * (COLUMNS / 8) / SPLITS, AT_ONCE = SHARE % MOST_FRAGMENTS == 0 ? MOST_FRAGMENTS : SHARE % 2 == 0 ? 2 : 1;
+    float* const rows = reinterpret_cast<float*>(stages + (SPLITS > 1 ? 4 * BLOCK_K * TILE_COLUMNS : 0) + (warp - 4) * ROWS_BYTES);
     PipelineState<STAGES> state;
     for (Share share = share_of_cluster(n); share.more();) {
         const Part part = part_of_block(share.take());
         float d[ROWS / 64][COLUMNS / 8][4];
         const Tile tile(part.tile);
-        const int last = collective_mma<Mma>(d, pipeline, state, dy_operand, x_operand, part.begin, part.end, lane);
+        float* const sums_of_part = sums_of(workspace, part.tile, blockIdx.x / CLUSTER_BLOCKS, gridDim.x / CLUSTER_BLOCKS, share.steps);
+        const auto store = [&](int at_row, int at_column, const Quad& sums) {
+            if (tile.is_of_group(at_row, at_column)) reinterpret_cast<Quad*>(sums_of_part)[(at_row * TILE_COLUMNS + at_column) / 4] = sums;
+        };
+        clear(d);  // a block of a short part may have no steps
+        collective_mma<Mma>(d, pipeline, state, dy_operand, x_operand, part.begin, part.end, lane);
         wgmma_wait(d);
-        Mma::release(pipeline, last, lane);
-        float* const sums = sums_of(workspace, part.tile, blockIdx.x / SHARED_K, gridDim.x / SHARED_K, share.steps);
-        store_part<64>(d, sums, tile, first_row, column);
+        sync_threads<128 * CONSUMERS>(1);  // the others have read the stages, too
+#pragma unroll
+        for (int i = 0; i < ROWS / 64; ++i) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j += AT_ONCE) {
+                Quad sums[AT_ONCE];
+#pragma unroll
+                for (int l = 0; l < AT_ONCE; ++l) sums[l] = {d[i][j + l][0], d[i][j + l][1], d[i][j + l][2], d[i][j + l][3]};
+                store_rows(first_row + i * 64, column + j * 8, sums, rows, store);
+            }
+        }
     }
 }

@@ -31,16 +31,26 @@ int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void*, const unsi
     memset(map, 0x5a, 128);
     return (unsigned long long)map % 64 || type != 6 || rank != 2 || dim[1] != 100 || box[0] != 64;
 }
-int cuLaunchKernel(void*, unsigned gx, unsigned, unsigned, unsigned bx, unsigned, unsigned, unsigned smem, void* stream,
-                   void** parameters, void**) {
-    printf("%u %u %u %p %llx %x %d, found %d, encoded %d\n", gx, bx, smem, stream,
-           *(unsigned long long*)parameters[0], *(unsigned char*)parameters[1], *(int*)parameters[2], found, encoded);
+struct Attribute { int id, padding, value[16]; };
+struct Config {
+    unsigned grid[3], block[3], smem;
+    void* stream;
+    const Attribute* attributes;
+    unsigned attribute_count;
+};
+int cuLaunchKernelEx(const Config* config, void*, void** parameters, void**) {
+    const Attribute* const attribute = config->attributes;
+    const bool early = config->attribute_count == 1 && attribute->id == 6 && attribute->value[0] == 1;
+    printf("%u %u %u %p ", config->grid[0], config->block[0], config->smem, config->stream);
+    printf("%llx %x %d, ", *(unsigned long long*)parameters[0], *(unsigned char*)parameters[1], *(int*)parameters[2]);
+    printf("found %d, encoded %d%s\n", found, encoded, early ? ", early" : "");
     fflush(stdout);
-    return gx == 9;
+    return config->grid[0] == 9;
 }
 }
 """
 PROGRAM = """
+import dataclasses
 import numpy as np
 from autotune.devices.device import Launch
 from autotune.devices.driver_api import DriverError
@@ -53,7 +63,7 @@ launch = Launch("kernel", (3, 1, 1), (128, 1, 1), 1024, arguments)
 module.ready(launch)
 print("ready")
 module.launch(launch, 0)
-module.launch(launch, 0x10)
+module.launch(dataclasses.replace(launch, early=True), 0x10)
 try:
     module.launch(Launch("kernel", (9, 1, 1), (128, 1, 1), 1024, arguments), 0)
 except DriverError as error:
@@ -78,7 +88,7 @@ def test_arguments_arrive_and_maps_are_encoded_ahead_once(tmp_path: Path) -> Non
     assert said.stdout.splitlines() == [
         "ready",
         "3 128 1024 (nil) abc0 5a -7, found 1, encoded 1",
-        "3 128 1024 0x10 abc0 5a -7, found 1, encoded 1",
+        "3 128 1024 0x10 abc0 5a -7, found 1, encoded 1, early",
         "9 128 1024 (nil) abc0 5a -7, found 1, encoded 1",
-        "cuLaunchKernel failed: invalid argument",
+        "cuLaunchKernelEx failed: invalid argument",
     ], said.stderr

@@ -92,15 +92,15 @@ class CudaModule:
         self._image = image
         self._module = driver.module_from_buffer(image)
         self._mapped: DriverModule | None = None
-        """the cubin loaded a second time, for kernels with tensor maps"""
+        """the cubin loaded a second time, for kernels that PyCUDA cannot launch"""
         self._streams = streams
         self._functions: dict[str, driver.Function] = {}
 
     def ready(self, launch: Launch) -> None:
         """Find the function and encode tensor maps."""
         with rejecting():
-            if any(isinstance(argument, BoundTensorMap) for argument in launch.args):
-                self._with_maps().ready(launch)
+            if launch.early or any(isinstance(argument, BoundTensorMap) for argument in launch.args):
+                self._by_driver().ready(launch)
             else:
                 self._function(launch)
 
@@ -108,9 +108,9 @@ class CudaModule:
         """Enqueue one kernel on a stream."""
         try:
             plain = [argument for argument in launch.args if not isinstance(argument, BoundTensorMap)]
-            if len(plain) < len(launch.args):
+            if launch.early or len(plain) < len(launch.args):
                 on = self._streams[stream]
-                self._with_maps().launch(launch, 0 if on is None else int(on.handle))
+                self._by_driver().launch(launch, 0 if on is None else int(on.handle))
                 return
             self._function(launch)(
                 *plain,
@@ -139,7 +139,7 @@ class CudaModule:
             self._mapped.unload()
         del self._module
 
-    def _with_maps(self) -> DriverModule:
+    def _by_driver(self) -> DriverModule:
         if self._mapped is None:
             self._mapped = DriverModule(self._image)
         return self._mapped
