@@ -25,8 +25,8 @@ from .fusion import LayerProblem
 from .network_layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, TunedConvolution, activated
-from .torch_operator import WRONG
 from .torch_plain import Plain
+from .torch_race import WRONG
 from .torch_runtime import Runtime
 
 SAMPLE_US = 400.0  # total duration of the passes in one sample, long enough to make a graph's launch negligible

@@ -37,10 +37,9 @@ from .interface import (
 )
 from .prepared import GIVEN, WEIGHTS
 from .torch_call import Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
+from .torch_race import wins_race
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
-WRONG = 0.05  # difference as a fraction of the largest output, larger than the rounding errors of any accuracy class
-_RACES = 3  # number of timed runs of a kernel and of PyTorch's operator in the first call of a shape
 _ALIGNMENT = 16  # bytes; the library requires this alignment of every array
 _INFERENCE = (
     "the weights are inference tensors, whose changes PyTorch does not count; clone them outside inference_mode()"
@@ -82,14 +81,14 @@ class _Kept:
     stamp: tuple[int, ...]
     weights: dict[str, Tensor]
     """the weights, which keep their memory alive so that no other tensor gets the same address"""
+    races: dict[tuple[object, ...], bool]
+    """keys as in `passes` to whether a kernel computes the call, also with later values of the weights"""
     captured: set[Handle]
     """handles in CUDA graphs, also of earlier values of the weights; graphs may be replayed while the weights exist"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """handles by library, shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
     """passes by call, and shapes, dtypes and device of the tensors"""
-    refused: set[tuple[object, ...]] = field(default_factory=set)
-    """keys as in `passes`, for which PyTorch computes the call"""
 
 
 class Operator:
@@ -198,7 +197,7 @@ class Operator:
         made = self._ran(text, launched, weights, numbers)
         if made is None:
             kept, call = self._kept.get(id(weights[0]) if weights else 0), call_of(text)
-            if kept is not None and _which(text, launched) in kept.refused and kept.stamp == _stamp(weights):
+            if kept is not None and kept.races.get(_which(text, launched)) is False:
                 made = self._by_pytorch(call, launched, weights)
             else:
                 made = self._first(text, launched, weights, numbers, call)
@@ -234,6 +233,10 @@ class Operator:
             return None
         if ready.handle is not None and ready.capturing():
             kept.captured.add(ready.handle)
+        return self._launch(ready, launched, numbers)
+
+    def _launch(self, ready: _Pass, launched: Tensors, numbers: Sequence[Number]) -> object:
+        """Enqueue a prepared pass and return the outputs."""
         addresses: list[Number] = [*ready.none]
         last, copies = ready.last, []
         for at, place in self._places:
@@ -277,15 +280,17 @@ class Operator:
                 return self._once(launched, weights, numbers, call, problem, runtime)
             with self._preparing:
                 kept = self._of_now(weights, runtime)
-                if which not in kept.passes and which not in kept.refused:
-                    self._refuse_capture(runtime)
-                    if self._has_kernel(launched, weights, call, problem):
+                if which not in kept.passes and kept.races.get(which) is not False:
+                    if not self._has_kernel(launched, weights, call, problem):
+                        kept.races[which] = False
+                    else:
+                        self._refuse_capture(runtime)
                         made = self._pass(kept, call, problem, runtime, like, device)
-                        if self._wins(made, kept, key, launched, weights, call, runtime):
+                        if which not in kept.races:
+                            kept.races[which] = self._wins(made, launched, weights, numbers, call, runtime)
+                        if kept.races[which]:
                             kept.passes[which] = made
-                    if which not in kept.passes:
-                        kept.refused.add(which)
-            if which in kept.refused:
+            if not kept.races[which]:
                 return self._by_pytorch(call, launched, weights)
             y = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
             return self._once(launched, weights, numbers, call, problem, runtime) if y is None else y
@@ -310,37 +315,19 @@ class Operator:
     def _wins(
         self,
         made: _Pass,
-        kept: _Kept,
-        key: Hashable,
         launched: Tensors,
         weights: Tensors,
+        numbers: Sequence[Number],
         call: Call,
         runtime: Runtime,
     ) -> bool:
-        """Return whether a kernel agrees with PyTorch on a call's tensors and is faster, or needn't race.
-
-        It doesn't win if there isn't enough memory for both results.
-        """
-        choice, device = call.choice, _device(launched)
+        """Whether a kernel wins a race against PyTorch on a call's tensors, or need not race."""
+        choice = call.choice
         if choice is None or choice.margin is None or _is_raced(choice, launched):
             return True
-        racing = ("race", key)  # a key that calls of other threads do not have
-        which = _which(racing, launched)
-        kept.passes[which] = made
-        try:
-            by_pytorch = partial(self._by_pytorch, call, launched, weights)
-            by_kernel = partial(self._ran, racing, launched, weights)
-            theirs, theirs_ms = by_pytorch(), _time_ms(by_pytorch, device, runtime)
-            ours, ours_ms = by_kernel(), _time_ms(by_kernel, device, runtime)
-            if ours is None:  # another thread changed the weights
-                return False
-            expected, found = (cast("Tensor", each).float() for each in (theirs, ours))
-            agrees = (found - expected).abs().max() <= WRONG * expected.abs().max()
-            return bool(agrees) and theirs_ms > (1 + choice.margin) * ours_ms
-        except torch.OutOfMemoryError:
-            return False
-        finally:
-            del kept.passes[which]
+        by_kernel = partial(self._launch, made, launched, numbers)
+        by_pytorch = partial(self._by_pytorch, call, launched, weights)
+        return wins_race(by_kernel, by_pytorch, choice.margin, _device(launched), runtime)
 
     def _of_now(self, weights: Tensors, runtime: Runtime) -> _Kept:
         """Return the kernels prepared for the weights' current values, dropping those for earlier values."""
@@ -348,13 +335,13 @@ class Operator:
         found, stamp = self._kept.get(key), _stamp(weights)
         if found is None or found.stamp != stamp:
             self._refuse_capture(runtime)  # also because earlier handles are freed, which waits for the device
-            captured = set() if found is None else found.captured
+            races, captured = ({}, set()) if found is None else (found.races, found.captured)
             forget = self._kept.pop
             of = None if first is None else weakref.ref(first, lambda _: forget(key, None))
             values = {
                 name: weight.detach() for name, weight in zip(self._weights, weights, strict=True) if weight is not None
             }
-            found = self._kept[key] = _Kept(of, stamp, values, captured)
+            found = self._kept[key] = _Kept(of, stamp, values, races, captured)
         return found
 
     def _pass(
@@ -486,15 +473,6 @@ def _is_raced(choice: Choice, launched: Tensors) -> bool:
     """Return whether a kernel computes tensors of these sizes without another race."""
     first = next(tensor for tensor in launched if tensor is not None)
     return choice.margin is None or tuple(first.shape[1:]) in choice.raced
-
-
-def _time_ms(run: Callable[[], object], device: torch.device, runtime: Runtime) -> float:
-    """Return how long the fastest of a few runs takes, in milliseconds."""
-
-    def passed() -> None:
-        run()
-
-    return min(runtime.time_ms(device, passed) for _ in range(_RACES))
 
 
 def _which(key: Hashable, launched: Tensors) -> tuple[object, ...]:

@@ -24,7 +24,7 @@ from .torch_dynamo import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
 from .torch_gradients import TRAINED as OPERATOR
-from .torch_operator import WRONG
+from .torch_race import WRONG
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
 from .torch_training_norms import mask_gradient, masks_others, rewrite_norms

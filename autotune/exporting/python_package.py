@@ -17,7 +17,7 @@ OF_NETWORKS = frozenset(BY_NAME)
 """The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
     *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
-    *("torch_call.py", "torch_operator.py", "torch_runtime.py"),
+    *("torch_call.py", "torch_operator.py", "torch_race.py", "torch_runtime.py"),
 )
 """Modules of the package that are the same for all operations. Each export adds a `declared.py` with its operation's
 declaration.
