@@ -114,7 +114,7 @@ def test_an_export_that_is_killed_leaves_a_folder_that_later_ones_accept(
     exported: Path, autotune: Command, fork_server: ForkServer
 ) -> None:
     plain = contents(exported)
-    for delay_ms in range(50, 500, 90):
+    for delay_ms in range(50, 500, 180):
         run = fork_server.start(exported.parent, *EXPORT)
         time.sleep(delay_ms / 1000)
         if not run.ended:

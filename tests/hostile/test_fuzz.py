@@ -171,7 +171,7 @@ def tried(name: str, examples: int, *, same: bool) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_is_read_or_refused(name: str) -> None:
-    tried(name, 60, same=True)
+    tried(name, 20, same=True)
 
 
 @pytest.mark.long
@@ -185,7 +185,7 @@ def test_a_dump_is_loaded_or_refused(filled: Path) -> None:
     dump(filled, lines.append)
     valid = "".join(lines).encode()
 
-    @settings(max_examples=12, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=4, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(changed(valid))
     def attempt(content: bytes) -> None:
         with read(valid, content, "all.jsonl") as path:

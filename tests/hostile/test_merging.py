@@ -59,6 +59,7 @@ def test_who_tunes_meanwhile_waits_and_loses_nothing(two: Path, fork_server: For
     assert merged == asked(two / "other.db", MERGED)
 
 
+@pytest.mark.long
 def test_a_merge_that_was_killed_has_brought_nothing(two: Path, fork_server: ForkServer) -> None:
     here = two / "here.db"
     before = asked(here, "SELECT * FROM trials")
