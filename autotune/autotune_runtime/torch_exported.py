@@ -155,6 +155,9 @@ def _in_words(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
 
 
+_BUILTINS = {torch.sym_max: max, torch.sym_min: min}  # older versions of Dynamo trace only the builtins
+
+
 def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str], ...]]:
     """Move the checks of argument sizes from a graph into a new graph, which returns the values that are checked.
 
@@ -177,6 +180,7 @@ def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str]
             copies[node] = functools.reduce(lambda left, right: apart.call_function(operator.add, (left, right)), terms)
         elif node in of_sizes:
             copies[node] = apart.node_copy(node, copies.__getitem__)
+            copies[node].target = _BUILTINS.get(node.target, node.target)
     checked, expected = [], []
     for check in checks:
         (condition, text) = check.args
