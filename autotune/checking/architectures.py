@@ -97,7 +97,9 @@ class Architectures:
 
 
 def device_of(arch: int) -> DeviceInfo:
-    """Return a small device of an architecture. If it is unknown, it gets the least shared memory since 8.6."""
+    """Return a small device of an architecture. An unknown architecture gets the least shared memory of any
+    since 8.6.
+    """
     return DeviceInfo("cuda", f"sm_{arch}", arch, 40, 1 << 34, smem_per_block_bytes=SMEM_BYTES.get(arch, 101376))
 
 
