@@ -350,8 +350,8 @@ _DEFECTS = (
         "sums of squares kept if they are larger",
         (
             (
-                "workspace[(own.image * GROUPS + group) * SLICES + own.slice] = of_slice;",
-                "Sums& to = workspace[(own.image * GROUPS + group) * SLICES + own.slice]; "
+                "workspace[own.sums(group) + own.slice] = of_slice;",
+                "Sums& to = workspace[own.sums(group) + own.slice]; "
                 "of_slice.square = fmaxf(of_slice.square, to.square); to = of_slice;",
             ),
         ),
@@ -731,8 +731,7 @@ _DEFECTS = (
         (
             (
                 "mean_of[group] = mean;",
-                "mean_of[group] = mean; "
-                "const_cast<Sums*>(workspace)[(own.image * GROUPS + group) * SLICES].value = 1.1f * mean * COUNT;",
+                "mean_of[group] = mean; const_cast<Sums*>(workspace)[own.sums(group)].value = 1.1f * mean * COUNT;",
             ),
         ),
         checked=RACE,
