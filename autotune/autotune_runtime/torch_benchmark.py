@@ -26,7 +26,7 @@ from .network_layers import KINDS, LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, TunedConvolution, activated
 from .torch_plain import Plain
-from .torch_race import WRONG
+from .torch_race import agree
 from .torch_runtime import Runtime
 
 SAMPLE_US = 400.0  # total duration of the passes in one sample, long enough to make a graph's launch negligible
@@ -105,9 +105,9 @@ def race(
     """Time a library's kernel and PyTorch's alternatives, or return None if the kernel disagrees with PyTorch."""
     device = layer.device
     first = _arrays(work, layer, library)
-    expected = _separate(work, first).float()
+    expected = _separate(work, first)
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), **_rivals(work)}
-    if not (contenders["tuned"](first).float() - expected).abs().max() <= WRONG * expected.abs().max():
+    if not agree(contenders["tuned"](first), expected):
         return None
     each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)

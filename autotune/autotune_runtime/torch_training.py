@@ -24,7 +24,7 @@ from .torch_dynamo import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
 from .torch_gradients import TRAINED as OPERATOR
-from .torch_race import WRONG
+from .torch_race import agree
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
 from .torch_training_norms import mask_gradient, masks_others, rewrite_norms
@@ -371,8 +371,7 @@ def _race(
 
     tuned: Callable[[_Tensors], Tensor] = partial(run, parts=Parts(plain.operation, plain.arguments, **{part: call}))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)
-    expected = theirs(first).float()
-    if not (tuned(first).float() - expected).abs().max() <= WRONG * expected.abs().max():
+    if not agree(tuned(first), theirs(first)):
         return None
     each_bytes = (1 + len(first.masked)) * first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
     contenders = {"tuned": tuned, f"PyTorch's {PARTS[part]}": theirs}
