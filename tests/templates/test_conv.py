@@ -287,7 +287,9 @@ def test_frames_of_few_channels_are_expanded(
         ("implicit_gemm_sm90", "volume", {"w": 9, "c": 32}, {**STRIPS, "folded": 2}),
         ("mma_gemm", "volume", {}, {}),
         ("split_k_sm90", "volume", {}, {}),
-        *long_run(("implicit_gemm_sm90", "floats", {}, {"tile_m": 64})),
+        *long_run(
+            ("implicit_gemm_3xtf32_sm90", "floats", {}, {}), ("implicit_gemm_sm90", "floats", {}, {"tile_m": 64})
+        ),
     ],
 )
 def test_a_transposed_convolution_of_stride_1_turns_its_filters_round(
