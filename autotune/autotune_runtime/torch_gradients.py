@@ -10,10 +10,11 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from .convolution import Problem
 from .network_interfaces import BY_NAME
@@ -111,21 +112,6 @@ transposed convolutions and may be masked.
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
-class _Context(Protocol):
-    """What PyTorch keeps from a forward pass for the backward pass."""
-
-    needs_input_grad: tuple[bool, ...]
-    """whether gradients of the images, the parameter, the stored filters and the bias are needed"""
-    saved_tensors: tuple[Tensor | None, ...]
-    shapes: tuple[torch.Size, torch.Size]
-    """shapes of the images and of the filters"""
-    dtypes: tuple[torch.dtype, torch.dtype | None]
-    """dtypes of the filters and of the bias"""
-    parts: Parts
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
-
-
 def trained_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer, run: Callable[..., object] | None = None
 ) -> Tensor:
@@ -212,7 +198,7 @@ def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: 
     return output_of(x, stored, bias, _parts_of(parts))
 
 
-def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
+def _save(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
     """Save the tensors that are needed for the wanted gradients."""
     x, weight, stored, bias, text = inputs
     wants_data, wants_filters, *_ = ctx.needs_input_grad
@@ -222,7 +208,7 @@ def _save(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, st
 
 
 def _backward(
-    ctx: _Context, dy: Tensor, run: Callable[..., tuple[Tensor | None, Tensor | None]] = gradients_of
+    ctx: FunctionCtx, dy: Tensor, run: Callable[..., tuple[Tensor | None, Tensor | None]] = gradients_of
 ) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         raise TrainingMode(f"{_NAMESPACE}: a tuned convolution has no second derivatives; do not use create_graph=True")
@@ -241,13 +227,13 @@ class _Trained(torch.autograd.Function):
     """The operator without PyTorch's dispatcher, which takes longer than the rest of a call."""
 
     @staticmethod
-    def forward(ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
         output = _operator(x, weight, stored, bias, parts)
         _save(ctx, (x, weight, stored, bias, parts), output)
         return output
 
     @staticmethod
-    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor | None, ...]:
         return _backward(ctx, dy)
 
 
@@ -256,14 +242,14 @@ class _Forked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: _Context, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str
+        ctx: FunctionCtx, x: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str
     ) -> tuple[Tensor, Tensor]:
         output = TRAINED(x, weight, stored, bias, parts)
         _save(ctx, (x, weight, stored, bias, parts), output)
         return output, x.view_as(x)
 
     @staticmethod
-    def backward(ctx: _Context, dy: Tensor, z: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, dy: Tensor, z: Tensor) -> tuple[Tensor | None, ...]:
         return _backward(ctx, dy, functools.partial(_by_operator, z=z, mask=ctx.saved_tensors[0]))
 
 

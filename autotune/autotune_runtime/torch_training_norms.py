@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 _RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_")
@@ -129,23 +129,12 @@ def normalized(
     return y
 
 
-class _Context(Protocol):
-    """What PyTorch keeps from a forward pass for the backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    relu: bool
-    adds: bool
-    masked: bool
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-
-
 class _Normalized(torch.autograd.Function):
     """`normalized` with given statistics, which the gradient treats as those of x."""
 
     @staticmethod
     def forward(
-        ctx: _Context,
+        ctx: FunctionCtx,
         x: Tensor,
         residual: Tensor | None,
         weight: Tensor,
@@ -166,7 +155,7 @@ class _Normalized(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: _Context, dy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, bias, mean, inverse, scale, shift = ctx.saved_tensors
         count = x.numel() // x.shape[1]
         if ctx.masked:

@@ -6,10 +6,9 @@ columns as four tensors, so one kernel compares the indices of nine windows for 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, fx
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from .torch_example import is_channels_last
@@ -40,23 +39,16 @@ def pooled(x: Tensor) -> Tensor:
     return y
 
 
-class _Context(Protocol):
-    saved_tensors: tuple[Tensor]
-    width: int
-
-    def save_for_backward(self, *tensors: Tensor) -> None: ...
-
-
 class _Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Context, x: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor) -> Tensor:
         y, indices = functional.max_pool2d(x, 3, 2, 1, return_indices=True)
         ctx.save_for_backward(indices)
         ctx.width = x.shape[3]
         return y
 
     @staticmethod
-    def backward(ctx: _Context, dy: Tensor) -> Tensor:
+    def backward(ctx: FunctionCtx, dy: Tensor) -> Tensor:
         n, c, p, q = dy.shape
         dy, indices = (each.permute(0, 2, 3, 1) for each in (dy, ctx.saved_tensors[0]))
         rows, columns = (torch.arange(0, 2 * size, 2, device=dy.device).view(-1, 1) for size in (p, q))
