@@ -30,7 +30,8 @@ _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convoluti
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
 _TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
-_SLOW = 0.2  # FLOPs that grow more slowly with a size than this share of the arrays' growth leave the size out
+_TIMES = 2, 8  # factors on a size; with the second, an axis with a stride gets more outputs
+_SLOW = 0.1  # FLOPs that grow more slowly with a size than this share of the arrays' growth leave the size out
 _LEAST = 1e-5  # smallest tolerance to propose, because small problems have small errors
 
 
@@ -62,14 +63,17 @@ def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
     """
     for one in problems:
         looked_up = any(array.dtype not in FLOATS for array in one.filled)
-        twice = partial(make_problem, one.operation, {**one.values, size: 2 * int(one.values[size])})
-        for other in valid_problems([twice]):
+        larger = (partial(make_problem, one.operation, {**one.values, size: n * int(one.values[size])}) for n in _TIMES)
+        shares = []
+        for other in valid_problems(larger):
             before, after = (
                 sum(array.elements for array in (each.outputs if looked_up else each.arrays)) for each in (one, other)
             )
-            if after > before:
+            if after > before and other.flops >= one.flops:  # a large filter may leave fewer outputs
                 more = other.flops / max(1, one.flops) - 1
-                yield float(more > 0) if looked_up else more / (after / before - 1)
+                shares.append(float(more > 0) if looked_up else more / (after / before - 1))
+        if shares:
+            yield max(shares)
 
 
 def _too_many_products(problems: Sequence[Problem]) -> list[str]:
