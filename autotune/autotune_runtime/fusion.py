@@ -170,9 +170,10 @@ def fuse(
 ) -> tuple[Fused, ...]:
     """Return all of a network's layers that kernels may compute, in the network's order.
 
-    If an addition adds two convolutions, the later one's kernel computes it, and the other one's result is the
-    residual. Without `residuals`, kernels compute no additions. `may_add` returns False to reject an addition; its
-    arguments are the convolution's position, the tensor with the convolution's result, and the addition's position.
+    If an addition adds the results of two convolutions, the later convolution's kernel computes the addition, with the
+    other result as its residual. Without `residuals`, no kernel computes an addition. `may_add` returns False to reject
+    an addition; its arguments are the convolution's position, the tensor with the convolution's result, and the
+    addition's position.
     """
     found: list[Fused] = []
     taken: set[int] = set()
@@ -384,7 +385,9 @@ def convolution(label: str, geometry: Geometry, *, bias: bool, why_not: str = ""
 def matrix_product(
     label: str, a: Shape, b: Shape, y: Shape, transposes: str, dtype: str, *, bias: bool = False, why_not: str = ""
 ) -> MatrixProduct | None:
-    """Return a matrix product with its sizes, or the reason why no kernel computes it, or None if a size is unknown.
+    """Return a matrix product, with either its sizes or the reason why no kernel computes it.
+
+    Returns None if a size is unknown.
 
     a is [..., M, K], y is [..., M, N], and b is [..., K, N], or [..., N, K] if `transposes` is nt. If b has two
     dimensions, all batches of a become rows of one product.

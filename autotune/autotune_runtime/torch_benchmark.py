@@ -176,7 +176,7 @@ def _rivals(work: Work) -> dict[str, Pass]:
     plain = LINEAR if work.linear else KINDS[of.operation]
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {plain}'}": partial(_separate, work)}
     if work.compiled and isinstance(of, Problem) and (work.residual or work.activation):
-        found[f"PyTorch's {plain} and one kernel for the rest"] = partial(_with_one_kernel_behind, work)
+        found[f"PyTorch's {plain} and one kernel for the rest"] = partial(_then_one_kernel, work)
     return found
 
 
@@ -222,7 +222,7 @@ def _followed(y: Tensor, z: Tensor | None, activation: str) -> Tensor:
     return activated(y if z is None else y.add_(z), activation)
 
 
-def _with_one_kernel_behind(work: Work, arrays: Arrays) -> Tensor:
+def _then_one_kernel(work: Work, arrays: Arrays) -> Tensor:
     """Run a stand-in for `torch.compile`'s code: cuDNN's convolution, then a single in-place kernel for the rest.
 
     Compiling that kernel would take longer than all races, so it is replaced by a PyTorch operator with the same reads

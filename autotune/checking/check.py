@@ -373,8 +373,8 @@ class FamilyCheck:
     def _one(self, bound: BoundTemplate, config: Config, *, first: int = 0) -> Iterator[CheckRow]:
         """Verify a config that isn't a case, at the problem's run-time size.
 
-        If `first` is given, that smaller run-time size runs first, and the larger one is left out if it would take
-        long.
+        If `first` is given, that smaller run-time size runs first, and the larger one is skipped if it would take
+        too long.
         """
         source = render(bound, config)
         smaller = with_leading(bound.problem, (first,) if first else ())

@@ -115,8 +115,8 @@ def large_for_a_cpu(
     """Yield large problems that a CPU can run quickly: beyond 24 bits of elements, and beyond 16 bits of a run-time
     size.
 
-    Each one is the fastest of the problems with larger sizes that were tried. If all of them take long, nothing is
-    yielded.
+    Each one is the fastest of the problems with larger sizes that were tried. If all of them would take too long,
+    nothing is yielded.
     """
     most_arrays = max((len(bound.problem.arrays) for bound, _ in tried), default=0)
     found = (_soonest(tried, device, 0, partial(_size, fewer=fewer)) for fewer in range(most_arrays))

@@ -104,7 +104,7 @@ class Covering:
         return values[self._left], values[self._right]
 
     def greedy(self, rows: Rows) -> Iterator[int]:
-        """Yield the position of the row with the most new pairs, until there is no row with a new pair.
+        """Repeatedly yield the position of the row with the most new pairs, until no row has any.
 
         No row is proposed twice, even if the caller rejects it. Gains never grow, so only the largest known ones are
         recomputed.

@@ -175,8 +175,8 @@ class ProblemFeatures:
 def problem_features(declared: Operation, folder: Path | None = None) -> ProblemFeatures:
     """Return the features declared in a folder, by default the operation's own.
 
-    Without a check.toml, each size is a feature. Raises TemplateError with an error's dotted key, or if there is no
-    file and there are too many sizes.
+    Without a check.toml, each size is a feature. Raises TemplateError if the file has an error, naming its dotted key,
+    or if there is no file and the operation has too many sizes.
     """
     path = (folder or declared.folder) / FILE
     if not path.exists():

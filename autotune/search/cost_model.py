@@ -92,8 +92,9 @@ class CostModel:
 
 
 def _apart(one: DeviceInfo, device: DeviceInfo) -> tuple[float, bool]:
-    """Return a sort key: how far apart two devices are. In a tie, equal names come first. A replayed device's name ends
-    with the original's.
+    """Return a sort key: the distance between two devices, then whether their names differ.
+
+    A replayed device's name ends with the original's, so these two count as equal.
     """
     return device_distance(one, device), not device.name.endswith(one.name)
 

@@ -75,7 +75,10 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that are chosen together: all of the given space's, or those of all trials so far."""
+        """Return the parameters that are chosen together.
+
+        They are those of the given space or, if there is none, of all trials so far.
+        """
         with self._lock:
             return self._proposals.search_space(study)
 

@@ -101,8 +101,9 @@ def next_generation(connection: Connection, name: str) -> int:
 
 
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
-    """Return the layers that a name refers to: a study, `study.layer` or the bare name of a layer, or None for all
-    layers.
+    """Return the layers that `what` refers to.
+
+    `what` is a study, `study.layer` or the bare name of a layer. None means all layers.
 
     With `generations="newest"`, this includes only the newest generation started in this database, and every imported
     study. Raises StoreError if there is no such study or layer; the message begins with `where`.
