@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import io
 import logging
@@ -93,8 +94,13 @@ class Sizes:
         A largest size of None means that there is no limit. The graph `conditions` returns a truth value for each
         expected one, which comes with the words for the error.
         """
-        self._ranges, self._conditions, self._expected = ranges, conditions, expected
+        self._ranges, self._expected = ranges, expected
+        self._given, self._conditions = conditions, _with_builtins(conditions)
         self._known: set[tuple[tuple[int, ...], ...]] = set()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy the graph as given, because a graph module is traced when it is read, and builtins cannot be traced."""
+        return Sizes, (self._ranges, self._given, self._expected)
 
     def __call__(self, _: nn.Module, inputs: tuple[object, ...]) -> None:
         """Raise ValueError for sizes that the graph doesn't support."""
@@ -155,7 +161,15 @@ def _in_words(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
 
 
-_BUILTINS = {torch.sym_max: max, torch.sym_min: min}  # older versions of Dynamo trace only the builtins
+_BUILTINS = {torch.sym_max: max, torch.sym_min: min}  # Dynamo of PyTorch 2.11 does not trace the keys
+
+
+def _with_builtins(conditions: fx.GraphModule) -> fx.GraphModule:
+    made = copy.deepcopy(conditions)
+    for node in made.graph.nodes:
+        node.target = _BUILTINS.get(node.target, node.target)
+    made.recompile()
+    return made
 
 
 def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str], ...]]:
@@ -180,7 +194,6 @@ def _conditions(graph: fx.Graph) -> tuple[fx.GraphModule, tuple[tuple[bool, str]
             copies[node] = functools.reduce(lambda left, right: apart.call_function(operator.add, (left, right)), terms)
         elif node in of_sizes:
             copies[node] = apart.node_copy(node, copies.__getitem__)
-            copies[node].target = _BUILTINS.get(node.target, node.target)
     checked, expected = [], []
     for check in checks:
         (condition, text) = check.args
