@@ -81,8 +81,10 @@ class _Kept:
     stamp: tuple[int, ...]
     weights: dict[str, Tensor]
     """the weights, which keep their memory alive so that no other tensor gets the same address"""
-    races: dict[tuple[object, ...], bool]
-    """keys as in `passes` to whether a kernel computes the call, also with later values of the weights"""
+    races: dict[tuple[object, ...], bool | None]
+    """keys as in `passes` to whether a kernel computes the call, also with later values of the weights; None if the
+    race was not decided, so that PyTorch computes the call for the weights' current values
+    """
     captured: set[Handle]
     """handles in CUDA graphs, also of earlier values of the weights; graphs may be replayed while the weights exist"""
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
@@ -280,7 +282,7 @@ class Operator:
                 return self._once(launched, weights, numbers, call, problem, runtime)
             with self._preparing:
                 kept = self._of_now(weights, runtime)
-                if which not in kept.passes and kept.races.get(which) is not False:
+                if which not in kept.passes and kept.races.get(which, True):
                     if not self._has_kernel(launched, weights, call, problem):
                         kept.races[which] = False
                     else:
@@ -320,8 +322,8 @@ class Operator:
         numbers: Sequence[Number],
         call: Call,
         runtime: Runtime,
-    ) -> bool:
-        """Whether a kernel wins a race against PyTorch on a call's tensors, or need not race."""
+    ) -> bool | None:
+        """Whether a kernel wins a race against PyTorch on a call's tensors, or need not race. None if undecided."""
         choice = call.choice
         if choice is None or choice.margin is None or _is_raced(choice, launched):
             return True
@@ -336,6 +338,7 @@ class Operator:
         if found is None or found.stamp != stamp:
             self._refuse_capture(runtime)  # also because earlier handles are freed, which waits for the device
             races, captured = ({}, set()) if found is None else (found.races, found.captured)
+            races = {which: wins for which, wins in races.items() if wins is not None}
             forget = self._kept.pop
             of = None if first is None else weakref.ref(first, lambda _: forget(key, None))
             values = {

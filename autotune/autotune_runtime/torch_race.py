@@ -25,10 +25,10 @@ def wins_race(
     margin: float,
     device: torch.device,
     runtime: Runtime,
-) -> bool:
-    """Whether a kernel computes the same as PyTorch and is faster by the fraction `margin`.
+) -> bool | None:
+    """Whether a kernel is faster than PyTorch by the fraction `margin`.
 
-    Returns False if there isn't enough memory for both results.
+    Returns None if there isn't enough memory for both results, or if they differ.
     """
 
     def time_ms(run: Callable[[], object]) -> float:
@@ -42,6 +42,6 @@ def wins_race(
         ours, ours_ms = by_kernel(), time_ms(by_kernel)
         assert isinstance(theirs, Tensor)  # noqa: S101 - operators with a choice have one output
         assert isinstance(ours, Tensor)  # noqa: S101
-        return agree(ours, theirs) and theirs_ms > (1 + margin) * ours_ms
+        return theirs_ms > (1 + margin) * ours_ms if agree(ours, theirs) else None
     except torch.OutOfMemoryError:
-        return False
+        return None
