@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 
 from autotune.atomic_write import write_whole
@@ -32,9 +33,9 @@ def write_folder(folder: Path, texts: Mapping[str, str], provenance: Mapping[str
     contents = {name: text.encode() for name, text in texts.items()}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
     contents[PROVENANCE] = json.dumps({**provenance, _HASHES: hashes}, indent=2).encode() + b"\n"
-    earlier = _earlier(folder)
+    earlier = _earlier(folder, hashes)
     for name in (PROVENANCE, PROOF, *contents):
-        if name not in earlier and (folder / name).exists():
+        if name not in earlier and os.path.lexists(folder / name) and not _is_written(folder, name, hashes):
             raise StoreError(f"{folder / name}: is not a file of an export, and would be lost; give another --out")
     with _stage(folder) as new:
         for name, content in contents.items():
@@ -42,6 +43,9 @@ def write_folder(folder: Path, texts: Mapping[str, str], provenance: Mapping[str
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).write_bytes(content)
         with _writing(folder):
+            if not folder.exists():
+                new.rename(folder)
+                return
             for name in contents:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (new / name).replace(folder / name)
@@ -54,18 +58,30 @@ def write_proof(folder: Path, lines: Iterable[str]) -> None:
     write_whole(folder / PROOF, "".join(f"{line}\n" for line in lines).encode(), "--out")
 
 
-def _earlier(folder: Path) -> set[str]:
-    """Return the files of the export in a folder. Raises StoreError if somebody has edited one of them."""
+def _is_written(folder: Path, name: str, hashes: Mapping[str, str]) -> bool:
+    """Whether an interrupted export has already written a file with this content."""
+    return name in hashes and (folder / name).is_file() and _hash(folder / name) == hashes[name]
+
+
+def _earlier(folder: Path, hashes: Mapping[str, str]) -> set[str]:
+    """Return the files of the export in a folder. `hashes` are those of the new files.
+
+    Raises StoreError if somebody has edited one of the files.
+    """
     try:
         content = json.loads((folder / PROVENANCE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return set()
     match content:
-        case {"autotune": str(), "kernels": list(), "sha256": dict(hashes)}:
-            own = {name: known for name, known in hashes.items() if _is_inside(name)}
+        case {"autotune": str(), "kernels": list(), "sha256": dict(recorded)}:
+            own = {name: known for name, known in recorded.items() if _is_inside(name)}
         case _:
             return set()
-    edited = [name for name, known in own.items() if (folder / name).exists() and _hash(folder / name) != known]
+    edited = [
+        name
+        for name, known in own.items()
+        if (folder / name).exists() and _hash(folder / name) not in (known, hashes.get(name))
+    ]
     if edited:
         them = "them" if len(edited) > 1 else "it"
         raise StoreError(
@@ -87,18 +103,14 @@ def _hash(path: Path) -> str:
 
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
-    """Create a folder if it is missing, and yield a temporary folder in it; if it stays empty, remove it."""
-    is_there = folder.exists()
-    new = folder / f".autotune-{secrets.token_hex(4)}"
+    """Yield a temporary folder in the folder or, if that is missing, next to it."""
+    new = (folder if folder.exists() else folder.parent) / f".autotune-{secrets.token_hex(4)}"
     with _writing(folder):
         new.mkdir(parents=True)
     try:
         yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        with suppress(OSError):
-            if not is_there:
-                folder.rmdir()
 
 
 @contextmanager

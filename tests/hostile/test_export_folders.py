@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import signal
 import sqlite3
-import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from autotune.exporting.folder import write_folder
 from tests.exports import contents
-from tests.fork_server import ForkServer
 from tests.long_run import every
 from tests.unit.tiny import Command
 
@@ -110,18 +108,31 @@ def test_a_provenance_that_is_none_is_somebody_elses_file(exported: Path, autotu
     assert everything(exported) == before
 
 
-def test_an_export_that_is_killed_leaves_a_folder_that_later_ones_accept(
-    exported: Path, autotune: Command, fork_server: ForkServer
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_interrupted_export_leaves_a_folder_that_the_next_one_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
-    plain = contents(exported)
-    for delay_ms in range(50, 500, 180):
-        run = fork_server.start(exported.parent, *EXPORT)
-        time.sleep(delay_ms / 1000)
-        if not run.ended:
-            run.send_signal(signal.SIGKILL)
-        run.finish()
-        assert json.loads((exported / "provenance.json").read_bytes())["kernels"]
-    for left in exported.glob(".autotune-*"):
-        shutil.rmtree(left)
-    assert autotune(*EXPORT).code == 0
-    assert contents(exported) == plain
+    names = ["a.cu", "b.cu", "python/c.py"]
+    old, new = ({name: f"{age} {name}" for name in names} for age in ("old", "new"))
+    provenance = {"autotune": "1", "kernels": []}
+    replace = Path.replace
+    for moved in range(len(names) + 1):  # the provenance, too
+        folder = tmp_path / str(moved)
+        if is_there:
+            write_folder(folder, old, provenance)
+        left = iter(range(moved))
+
+        def interrupted(self: Path, target: Path, left: Iterator[int] = left) -> Path:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return replace(self, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", interrupted)
+            patched.setattr(Path, "rename", interrupted)
+            if is_there or not moved:
+                with pytest.raises(KeyboardInterrupt):
+                    write_folder(folder, new, provenance)
+        write_folder(folder, new, provenance)
+        assert {name: (folder / name).read_text() for name in names} == new
+        assert not list(folder.rglob(".autotune-*"))
