@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.cluster.task import DeviceClass
     from autotune.store import Store
 
+_LAUNCHERS = ("local", "ssh", "slurm")  # in earlier versions, before what `tune --cluster` should launch
 CLUSTER = click.option(
     "--cluster",
     metavar="ADDRESS",
@@ -98,6 +99,11 @@ def tune_on_cluster(
     Raises AutotuneError if some layers weren't tuned.
     """
     _require_distributed()
+    if cluster.partition(":")[0] in _LAUNCHERS:
+        raise StudyError(
+            f"{cluster}: start the workers by `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give their "
+            f"scheduler's address, as tcp://HOST:PORT; docs/cluster.md has all three"
+        )
     study = plan.study
     _refuse(study, device, jobs)
     from autotune.api.run import acquire_study_lock

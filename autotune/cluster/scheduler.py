@@ -21,7 +21,6 @@ from autotune.errors import StudyError
 
 TTL_S = 30.0  # seconds without a heartbeat after which a worker counts as lost; Dask's default is five minutes
 CONNECT_S = 10.0  # maximum wait for a scheduler's answer
-_LAUNCHERS = ("local", "ssh", "slurm")  # in earlier versions, before what `tune --cluster` should launch
 
 
 def address_of(cluster: str) -> str:
@@ -31,11 +30,6 @@ def address_of(cluster: str) -> str:
     """
     if "://" in cluster:
         return cluster
-    if cluster.partition(":")[0] in _LAUNCHERS:
-        raise StudyError(
-            f"{cluster}: start the workers by `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give their "
-            f"scheduler's address; docs/cluster.md has all three"
-        )
     path = Path(cluster)
     if path.suffix == ".json" or path.is_file():
         try:
