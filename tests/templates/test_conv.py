@@ -389,7 +389,7 @@ def test_a_transposed_convolution_that_is_no_convolution_is_refused(values: dict
     problem = make_problem(given.operation, {**given.values, **values})
     for name in ("implicit_gemm_sm90", "mma_gemm"):
         unmet = BoundTemplate(family(f"conv_transpose_{name}"), problem, H200).unmet
-        assert unmet.startswith("a transposed convolution has one group, stride 1")
+        assert unmet.startswith("a transposed convolution has stride 1 and no more padding")
 
 
 def test_a_family_that_serves_another_operation_has_its_own_text() -> None:
