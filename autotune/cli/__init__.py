@@ -80,13 +80,17 @@ _OLD_NAMES = {
 }
 """Commands from earlier versions, each with the words that run instead until the next version, or with advice."""
 _OLD_OPTIONS = {
+    **dict.fromkeys(("--cubin", "--ptx"), "`cuobjdump` prints these texts of an export's `.fatbin` files"),
     "--by": "diff takes NAME@GENERATION for a study, and more of a device's name",
     "--gpu": "--device",
     "--prior": "--warm-start",
     "--stop-below": "--min-gain",
     "--template": "--family",
     "--templates": "--family-dir",
-    **dict.fromkeys(("--only-unsupported", "--unserved"), "`dispatch STUDY --explain` shows layers without a kernel"),
+    **dict.fromkeys(
+        ("--only-unsupported", "--unserved"),
+        "`dispatch STUDY --explain` shows layers without a kernel; tune them by `--layer NAME`",
+    ),
     "--verbose": "--db says which database is used",
     "-v": "--db says which database is used",
 }

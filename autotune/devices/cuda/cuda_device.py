@@ -184,7 +184,12 @@ class CudaDevice:
         self.synchronize()
         with rejecting(), self._streams.recording() as stream:
             graph = record(stream, enqueue)
-        return Passes(graph.launch, len(each), launch="graph", close=graph.close)
+
+        def launch() -> None:
+            with rejecting():
+                graph.launch()
+
+        return Passes(launch, len(each), launch="graph", close=graph.close)
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Time the passes with events. The passes are queued while the device is busy before the first event.

@@ -15,7 +15,7 @@ from autotune.errors import StoreError, StoreWarning
 from autotune.escape import one_line
 from autotune.resources import check_writable_results
 from autotune.store.schema.create import create, lacking
-from autotune.store.schema.migrations import migrate, newest_schema
+from autotune.store.schema.migrations import FIRST, migrate, newest_schema
 from autotune.store.schema.tables import schema_versions
 from autotune.store.sqlite.connections import (
     LEAST_BYTES,
@@ -188,8 +188,10 @@ def _migrated_copy(path: Path, timeout_s: float, clock: Clock) -> Database:
         with translate_errors(path, timeout_s):
             _copy(path, copy, timeout_s)
         with closing(_migrating(path, copy, timeout_s, clock)) as database, database.write() as connection:
-            _copy(copy, old, timeout_s)
-            _migrate(connection, version_of(connection, path), path, old, clock)
+            version = version_of(connection, path)
+            if version == FIRST:  # only this migration reads the old tables
+                _copy(copy, old, timeout_s)
+            _migrate(connection, version, path, old, clock)
         database = _reading(path, copy, timeout_s, clock)
         database.closing.push(stack.pop_all())
     return database
