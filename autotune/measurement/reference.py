@@ -46,15 +46,19 @@ _BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned lo
 
 
 def _stored(kind: StorageType) -> str:
-    """Return C++ conversions for a storage type. Types narrower than float are converted to and from float."""
+    """Return C++ conversions for a storage type. Types narrower than float are converted to and from float, and numbers
+    are rounded to the nearest integer of an integer type.
+    """
     bits = _BITS[kind.size_bytes]
     exact = kind.is_float and kind.size_bytes <= 4
+    least, most = kind.whole
+    nearest = "value" if kind.is_float else f"fmin(fmax(rint(value), {least}.0), {most}.0)"
     return _STORED.format(
         name=kind.name,
         element=kind.cuda,
         least=kind.least_rounding.hex(),
         to_double="static_cast<double>(to_float(value))" if exact else "static_cast<double>(value)",
-        from_double="from_float(static_cast<float>(value))" if exact else "static_cast<element>(value)",
+        from_double="from_float(static_cast<float>(value))" if exact else f"static_cast<element>({nearest})",
         all_ones=f"bits_of<{bits}>(value) == static_cast<{bits}>(-1)" if kind.is_float else "false",
     )
 

@@ -45,7 +45,8 @@ class StorageType:
     @property
     def least_rounding(self) -> float:
         """Half of the smallest positive number, or 0 if outputs never come near it."""
-        return 2.0 ** (self.least_exponent - self.fraction_bits - 1) if self.least_exponent else 0.0
+        near = self.least_exponent or not self.is_float
+        return 2.0 ** (self.least_exponent - self.fraction_bits - 1) if near else 0.0
 
 
 TYPES: Mapping[str, StorageType] = {

@@ -34,6 +34,7 @@ constexpr Narrow narrow(Stored dtype) {
 inline double as_stored(double value, Stored dtype) {
     if (dtype == Stored::f32) return static_cast<double>(static_cast<float>(value));
     if (dtype == Stored::bf16) return static_cast<double>(static_cast<float>(rounded(value, 8, -125)));
+    if (!is_float(dtype)) return std::nearbyint(value);
     if (!is_narrow(dtype)) return value;
     const Narrow kind = narrow(dtype);
     const double nearest = rounded(value, kind.fraction_bits + 1, 2 - kind.bias());
@@ -47,6 +48,7 @@ inline double rounding_of(Stored dtype) {  // of a value, as a fraction of it
 }
 
 inline double least_rounding(Stored dtype) {  // half of the smallest number above 0, if test data come near it
+    if (!is_float(dtype)) return 0.5;
     return is_narrow(dtype) ? std::ldexp(1.0, -narrow(dtype).bias() - narrow(dtype).fraction_bits) : 0.0;
 }
 
