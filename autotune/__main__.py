@@ -7,8 +7,8 @@ import _signal as signal  # type: ignore[import-not-found]
 import gc
 
 COLLECTED_AFTER = 50_000
-"""How many objects are allocated between two garbage collections. With Python's default of 700, commands that handle
-very many trials spend a sixth of their time collecting garbage.
+"""Number of objects allocated between two garbage collections. With Python's default of 700, commands that handle very
+many trials spend a sixth of their time collecting garbage.
 """
 
 

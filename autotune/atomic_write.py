@@ -83,7 +83,7 @@ def sibling_temp(file: Path) -> Iterator[Path]:
 def publish(begun: Path, file: Path) -> bool:
     """Flush a finished temporary database to disk and link it as `file`, unless that already exists.
 
-    Returns False if it does, if SQLite's logs from a deleted database have its name, or if links can't be created.
+    Returns False if it does, if log files of a deleted database with this name exist, or if links can't be created.
     """
     if any(Path(f"{file}{suffix}").exists() for suffix in LOGS):
         return False  # SQLite would use them as this database's logs

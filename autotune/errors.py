@@ -2,7 +2,7 @@
 
 AutotuneError
     StudyError       a study file or problem is wrong: path, line or key, allowed values
-        NoTemplate   no family supports a layer, and why each does not
+        NoTemplate   no family supports a layer; the reason for each family
     ModelError       a model cannot be imported: path or name, what is wrong or missing
     TemplateError    a template is wrong: path, line or key
     StoreError       the database cannot be used: newer schema, locked, not a database

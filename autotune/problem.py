@@ -22,7 +22,7 @@ from autotune.operation.registry import CONV2D, operation
 from autotune.operation.storage_types import TYPES
 from autotune.trial import Value
 
-_MOST_COUNT = 1 << 62  # elements, products and FLOPs must fit 64-bit integers
+_MOST_COUNT = 1 << 62  # elements, products and FLOPs must fit in 64-bit integers
 _KEPT = 4096  # number of problems whose arrays and cost are cached
 
 

@@ -41,7 +41,7 @@ def cost_model_file() -> Path:
 
 
 def results_named(name: str | Path) -> Path:
-    """Return the path of a results database, which is given as a path or as the name of a bundled one."""
+    """Return the path of a results database, given as a path or as the name of a bundled one."""
     return recorded_database(str(name)) if str(name) in RECORDED else Path(name)
 
 

@@ -142,9 +142,7 @@ class Study:
 
     @property
     def shown(self) -> str:
-        """How messages refer to the study: by its name if it is bundled, or else by its file or, without one,
-        its name.
-        """
+        """How messages refer to the study: by its file, or by its name if it is bundled or has no file."""
         if self.path is None:
             return self.name
         folder = shipped("studies")

@@ -18,8 +18,8 @@ from autotune.errors import AutotuneError, shortened
 from autotune.text_file import Raises
 
 LARGEST = 2**63 - 1  # largest integer in SQLite
-_SHOWN = 40  # maximum characters of a JSON value in an error about its kind
-_MESSAGE_SHOWN = 400  # maximum characters of an error after the dotted key
+_SHOWN = 40  # maximum number of characters shown of a JSON value of the wrong type
+_MESSAGE_SHOWN = 400  # maximum number of characters of an error after the dotted key
 
 
 def is_whole(word: str, least: int, most: int) -> bool:

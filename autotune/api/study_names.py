@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def as_study(study: Study | str | Path, db: str | Path, directories: Sequence[Path] = ()) -> Study:
-    """Return a study in the form that its file would have.
+    """Return a study as if it had been read from its file.
 
-    A study built in Python is checked and gets a text. Its operations may be bundled, in `directories`, or next to the
-    study file. Raises StudyError.
+    For a study built in Python, this checks it and generates its text. Its operations may be bundled, in `directories`,
+    or next to the study file. Raises StudyError.
     """
     if not isinstance(study, Study):
         return study_named(str(study), db, directories)
@@ -66,7 +66,7 @@ def stored_studies(db: str | Path) -> tuple[StudyRow, ...]:
 
 
 def check_layer_names(layers: Collection[str], stored: Sequence[LayerRow], what: str | None, db: str) -> None:
-    """Raise StoreError if a name isn't that of one of the study's stored layers."""
+    """Raise StoreError if a name doesn't belong to any of the study's stored layers."""
     for name in layers:
         if not any(matches(row.name, (name,)) for row in stored):
             known = ", ".join(row.layer.name for row in stored)

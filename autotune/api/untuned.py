@@ -195,7 +195,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class _Predictions:
-    """What predictions for untuned layers need."""
+    """The inputs of predictions for untuned layers."""
 
     study: Study
     families: Mapping[str, KernelTemplate]

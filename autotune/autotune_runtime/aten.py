@@ -24,7 +24,7 @@ from .plain_problems import (
 )
 
 _UPSAMPLINGS = ("upsample_nearest2d", "_upsample_nearest_exact2d")
-_UNKNOWN = TensorType((None,) * 5)  # type of an undescribed constant; never taken for one number per channel
+_UNKNOWN = TensorType((None,) * 5)  # type of an undescribed constant; never mistaken for one number per channel
 _NONE = frozenset[str]()
 _COPIES = ("clone", "contiguous", "detach", "alias", "lift_fresh_copy")
 _FLOATS = (*DTYPES, "f64", "float64")

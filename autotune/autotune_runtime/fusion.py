@@ -23,7 +23,7 @@ Function: TypeAlias = Callable[..., float]
 """An elementwise operator's function, which takes one element of each tensor that the operator reads."""
 
 MOST_OPERATORS = 16
-"""How many operators are matched as one activation at most. A GELU written out has five."""
+"""Maximum number of operators matched as one activation. A GELU written out has five."""
 _SAMPLES = (*(each / 4 for each in range(-48, 49)), -60.0, 60.0)
 _CLOSE = 1e-5  # constants in files are float32; the two kinds of GELU differ by 5e-4
 
@@ -286,7 +286,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
 
 
 def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
-    """Return the convolution with the padding in front of it, or None if that pads N or C, or crops."""
+    """Return the convolution including the padding in front of it, or None if the padding affects N or C, or crops."""
     before, after = amounts[0::2], amounts[1::2]
     if any((*before[:2], *after[:2])) or min(amounts) < 0:
         return None

@@ -213,7 +213,7 @@ def _pass(
 
 
 class _Takes:
-    """Separates a call's arguments into arrays on the one hand, and sizes and words on the other."""
+    """Separates a call's arrays from its sizes and words."""
 
     def __init__(self, interface: Interface, roles: tuple[str, ...]) -> None:
         self.expected = [array.name for array in interface.arrays if array.role in roles]

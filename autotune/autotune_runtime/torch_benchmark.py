@@ -60,7 +60,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a race is. Most of its time goes to the passes, each of which has its own arrays and kernel."""
+    """The length of a race. Most of the time goes to the passes, because each one has its own arrays and kernel."""
 
     rounds: int
     """number of rounds; a race's result is the median"""

@@ -25,7 +25,7 @@ from .torch_exported import exported, exported_program, graph_module, quiet
 from .torch_repeated import Calls, Once, Repeated, Value
 
 MOST_UNROLLED = 8
-"""How many times a convolution may run in one graph."""
+"""Maximum number of times that a convolution may run in one graph."""
 _MOST_KINDS = 8  # maximum number of different kinds of calls of one part
 
 
@@ -232,7 +232,7 @@ def given_to(
 def _can_stand_for(
     network: nn.Module, arguments: tuple[object, ...], part: nn.Module, graph: nn.Module, runs: int
 ) -> bool:
-    """Return whether graphs can replace a part, so that the network computes the same even if its parameters change
+    """Return whether graphs can replace a part without changing the network's results, even if its parameters change
     later.
 
     They can't if code outside the part's calls reads its parameters, or uses attributes that a graph doesn't have.

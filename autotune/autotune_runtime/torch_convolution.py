@@ -185,7 +185,7 @@ class UpsampledConvolution(Convolution):
         return made
 
     def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
-        """Return the transposed convolution that computes the same, with this epilogue and a library's kernels."""
+        """Return the equivalent transposed convolution, with this epilogue and a library's kernels."""
         weight = nn.Parameter(upsampled_filters(self.weight, self.problem.geometry.groups), requires_grad=False)
         return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
 
@@ -246,7 +246,7 @@ class TunedConvolution(Convolution):
     def by_pytorch(
         self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, scale: Tensor | None = None
     ) -> Tensor:
-        """Compute the same with PyTorch's operators."""
+        """Compute the same result with PyTorch's operators."""
         plain = self.with_bias(self.prepared(x, cache, scale), self.bias)
         return activated(plain if z is None else plain + z, self.problem.activation)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from .convolution import Geometry
 
 MOST_ELEMENTS = 1 << 25
-"""How many array elements are compared at once at most. For a convolution, these are the input elements read by all
+"""Maximum number of array elements compared at once. For a convolution, these are the input elements read by all
 pixels.
 """
 

@@ -161,7 +161,7 @@ def _in_words(least: int, most: int | None) -> str:
     return f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
 
 
-_BUILTINS = {torch.sym_max: max, torch.sym_min: min}  # Dynamo of PyTorch 2.11 does not trace the keys
+_BUILTINS = {torch.sym_max: max, torch.sym_min: min}  # Dynamo can't trace the keys in PyTorch 2.11
 
 
 def _with_builtins(conditions: fx.GraphModule) -> fx.GraphModule:

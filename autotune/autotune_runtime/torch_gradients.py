@@ -60,7 +60,7 @@ class TrainedLayer:
     dtype: torch.dtype
     """dtype of the kernels"""
     memory_format: torch.memory_format
-    """memory format in which kernels need the filters"""
+    """memory format of the filters that the kernels read"""
     parts: str
     """text of the layer's `Parts`"""
 
@@ -101,7 +101,7 @@ def _by_pytorch(
 
 @functools.cache
 def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int] | bool | int, ...]:
-    """Return the cached result of `torch_arguments`, which would take up a sixth of a call's time."""
+    """Return the cached result of `torch_arguments`, which would take a sixth of a call's time."""
     return torch_arguments(rank, operation, dict(arguments))
 
 

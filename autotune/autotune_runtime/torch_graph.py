@@ -174,7 +174,7 @@ def _split_concatenations(graph: fx.Graph, seen: Seen) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What two tensors must have in common for a kernel to be able to add them."""
+    """The properties that two tensors must share for a kernel to add them."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -228,7 +228,7 @@ class Seen(fx.Interpreter):
         return result
 
     def may_add(self, conv: fx.Node, y: fx.Node, z: fx.Node, addition: fx.Node, layout: str | None) -> bool:
-        """Return whether one kernel in place of the addition y + z computes the same as the convolution and the
+        """Return whether a kernel that runs instead of the addition y + z can compute both the convolution and the
         addition.
 
         `layout` is the kernel's; None stands for that of y.

@@ -59,7 +59,7 @@ class Layer:
 
     @property
     def ways(self) -> tuple[Layer, ...]:
-        """The layer with all operators in front of it that kernels may compute, and then without them."""
+        """The layer with all operators in front of it that kernels may compute, followed by the layer without them."""
         return (self,) if self.otherwise is None else (self, *self.otherwise.ways)
 
     @property
@@ -151,7 +151,7 @@ class LayerGraph:
         self._read = read(part)
         self._values: dict[fx.Node, Tensor] = {}
         self._writers = {node.name: node for node in part.graph.graph.nodes}
-        """nodes that make the tensors, by the tensors' names; also of tensors whose original node was replaced"""
+        """nodes that produce the tensors, by the tensors' names, including tensors whose original node was replaced"""
         self._views: list[fx.Node] = []
         """views of rows as images and of images as rows, in the order of the graph"""
         self._images_of: dict[fx.Node, fx.Node] = {}
@@ -253,7 +253,7 @@ class LayerGraph:
         return node
 
     def _made(self, name: str) -> fx.Node:
-        """Return the node that currently makes one of the captured graph's tensors."""
+        """Return the node that currently produces one of the captured graph's tensors."""
         return self._writers[name]
 
     def _replace(self, node: fx.Node, other: fx.Node) -> None:
@@ -384,7 +384,7 @@ class LayerGraph:
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
     def _placed(self, layer: Layer, tuned: nn.Module) -> str:
-        """Add a module at a free path and return that path, which is the layer's parameters' own if possible."""
+        """Add a module at a free path, if possible that of the layer's parameters, and return the path."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
         weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")

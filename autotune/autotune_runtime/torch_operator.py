@@ -82,11 +82,13 @@ class _Kept:
     weights: dict[str, Tensor]
     """the weights, which keep their memory alive so that no other tensor gets the same address"""
     races: dict[tuple[object, ...], bool | None]
-    """keys as in `passes` to whether a kernel computes the call, also with later values of the weights; None if the
-    race was not decided, so that PyTorch computes the call for the weights' current values
+    """whether a kernel computes the call, by the keys of `passes`; still valid after the weights change. None if the
+    race was undecided, so that PyTorch computes the call for the weights' current values
     """
     captured: set[Handle]
-    """handles in CUDA graphs, also of earlier values of the weights; graphs may be replayed while the weights exist"""
+    """handles in CUDA graphs, including those for earlier values of the weights; graphs may be replayed while the
+    weights exist
+    """
     handles: dict[tuple[object, ...], Handle] = field(default_factory=dict)
     """handles by library, shape and kernel"""
     passes: dict[tuple[object, ...], _Pass] = field(default_factory=dict)
@@ -336,7 +338,7 @@ class Operator:
         key, first = id(weights[0]) if weights else 0, weights[0] if weights else None
         found, stamp = self._kept.get(key), _stamp(weights)
         if found is None or found.stamp != stamp:
-            self._refuse_capture(runtime)  # also because earlier handles are freed, which waits for the device
+            self._refuse_capture(runtime)  # freeing earlier handles also waits for the device
             races, captured = ({}, set()) if found is None else (found.races, found.captured)
             races = {which: wins for which, wins in races.items() if wins is not None}
             forget = self._kept.pop
@@ -492,7 +494,7 @@ def _is_inference(weight: Tensor | None) -> bool:
 
 
 def _stamp(weights: Tensors) -> tuple[int, ...]:
-    """Return the weights' addresses and versions. `_ran` computes the same inline.
+    """Return the weights' addresses and versions. `_ran` duplicates this inline.
 
     An inference tensor, whose changes PyTorch doesn't count, has version -1.
     """

@@ -97,7 +97,7 @@ class Plain(nn.Module):
         return y.view(x.shape[0], *x.shape[2:], y.shape[-1]).movedim(-1, 1)
 
     def by_pytorch(self, *tensors: Tensor) -> Tensor:
-        """Compute the same with PyTorch's operators."""
+        """Compute the same result with PyTorch's operators."""
         return activated(self.computed(tensors, self.weight, self.bias), self.problem.activation)
 
     def computed(self, tensors: tuple[Tensor, ...], *weights: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ class TrainingMode(RuntimeError):
 
 
 class Runtime(Protocol):
-    """What a kind of device must provide."""
+    """The interface that each kind of device implements."""
 
     def name(self, device: torch.device) -> str:
         """Return what autotune's commands call the device, such as cuda:0."""
@@ -39,13 +39,13 @@ class Runtime(Protocol):
         """Whether the current stream is being captured into a graph."""
 
     def recorded(self, device: torch.device, run: Callable[[], object]) -> Callable[[], None]:
-        """Record what `run` does as a graph, and return a function that replays it.
+        """Record the work of `run` as a graph, and return a function that replays it.
 
         The results of `run` are kept until the recording has ended.
         """
 
     def time_ms(self, device: torch.device, run: Callable[[], None]) -> float:
-        """Return how many milliseconds the work takes that `run` puts on the current stream, with cold caches."""
+        """Return the time of the work that `run` enqueues on the current stream, in milliseconds, with cold caches."""
 
 
 class Cuda:

@@ -37,7 +37,7 @@ Tuned: TypeAlias = TunedConvolution | Plain
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was decided about one layer: a row of the report."""
+    """The decision about one layer: a row of the report."""
 
     layer: str
     """path of the layer in the network"""

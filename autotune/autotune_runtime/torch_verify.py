@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .torch_example import copied, example_arguments, tensors_of
 
 FEWEST = 1e-3
-"""How much outputs must vary between images, as a fraction of their norm. Below that, agreement proves nothing."""
+"""Minimum variation of outputs between images, as a fraction of their norm. Below it, agreement proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)

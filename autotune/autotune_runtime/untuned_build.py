@@ -32,8 +32,9 @@ class BuiltKernel:
     error_bound: float
     """largest error: for sums, relative to the total magnitude of the terms; otherwise, to the operation's tolerance"""
     most_error: float = 0.0
-    """largest error of a sum in which padding leaves one term, if larger than `error_bound`: rounding errors of few
-    terms do not cancel"""
+    """largest error of a sum that padding reduces to a single term, if larger than `error_bound`: rounding errors of
+    few terms do not cancel
+    """
 
 
 class BuildFailed(RuntimeError):

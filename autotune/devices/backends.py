@@ -24,14 +24,16 @@ CHECK_ORDER_SEED = 20  # seed of the random orders of host:check
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A kind of device that compiles and runs kernels: how to name it, open it and compile for it."""
+    """A kind of device that compiles and runs kernels: its names, and how to open it and compile for it."""
 
     open: Callable[[str, Binary | None], Device]
-    """opens the device with a number or word; the second argument is the compiled `runtime`, None to compile it now"""
+    """opens the device with a number or word; the second argument is the compiled `runtime`, or None to compile it now
+    """
     compile: Callable[[Program, Target], Binary]
     """raises Rejected('compile', ...) for an error in the program, and ToolchainError if there is no compiler"""
     identity: Callable[[], str]
-    """returns everything that affects a binary except program and target: compiler, version, flags, perhaps the CPU"""
+    """returns everything that affects a binary except program and target: compiler, version, flags and possibly the CPU
+    """
     words: tuple[str, ...] | None = None
     """the words that may follow the kind and a colon; None: a number follows"""
     runtime: Callable[[], Program] | None = None
@@ -129,7 +131,7 @@ def runtime_program(kind: str) -> Program | None:
 
 
 def load_compiler(kind: str) -> None:
-    """Import the module that compiles for a kind of device, so that the first program needn't wait for it."""
+    """Import the module that compiles for a kind of device, so that the first program doesn't have to wait for it."""
     if kind in BACKENDS and (module := BACKENDS[kind].compiler_module):
         importlib.import_module(module)
 

@@ -121,7 +121,7 @@ BUSY_PERCENT = "busy_percent"
 programs ran on the GPU.
 """
 SHARED_PERCENT = 10
-"""From what percentage of a second on the GPU counts as shared with other programs. A desktop uses less."""
+"""Percentage of a second from which the GPU counts as shared with other programs. A desktop uses less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class Launch:
     smem_bytes: int
     args: tuple[np.generic | BoundTensorMap, ...]
     early: bool = False
-    """whether it may start before the launch before it has ended, for which it waits itself"""
+    """whether it may start before the previous launch has ended; the kernel itself waits for that launch"""
 
 
 CONVOLUTIONS = ("conv2d", "conv", "conv_transpose")
@@ -237,9 +237,9 @@ random. `threads` chooses blocks at random and, whenever a thread waits, continu
 """
 
 POISON = 0xFF
-"""Fills memory on whose contents a kernel must not rely. All ones is NaN in every storage type."""
+"""Byte that fills memory whose contents a kernel must not rely on. All ones is NaN in every storage type."""
 LEFT = 256
-"""A value of `Variation.smem_byte` that isn't a byte: shared memory stays as the previous block left it."""
+"""Value of `Variation.smem_byte` with which shared memory stays as the previous block left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Module(Protocol):
     """A loaded program."""
 
     def ready(self, launch: Launch) -> None:
-        """Do the host's preparation for a launch in advance, so that it isn't timed.
+        """Prepare a launch on the host in advance, so that the preparation isn't timed.
 
         Raises the same errors as `launch`.
         """
@@ -361,7 +361,7 @@ class Device(Protocol):
     def varied(self, how: Variation) -> AbstractContextManager[bool]:
         """Return a context manager in which launches run in a different way.
 
-        It yields False if this is the normal way, or if the device doesn't support the variation.
+        It yields False if that is the normal way, or if the device doesn't support the variation.
         """
 
     def synchronize(self) -> None:
@@ -369,11 +369,13 @@ class Device(Protocol):
 
     @property
     def stream_handle(self) -> int:
-        """The address of stream 0, as C interfaces take it. During a capture, stream 0 is a different stream."""
+        """The address of stream 0, in the form that C interfaces expect. During a capture, stream 0 is a different
+        stream.
+        """
 
     @property
     def short_us(self) -> float:
-        """Passes shorter than this many microseconds are timed several in a row, in a graph.
+        """Passes shorter than this many microseconds are timed several at once, in a graph.
 
         Otherwise, the time of a single short pass would include launch gaps.
         """
@@ -394,7 +396,7 @@ class Device(Protocol):
     def health(self) -> Health: ...
 
     def busy_percent(self) -> int | None:
-        """Return during what percentage of the last second kernels were running on the device, or None if unknown.
+        """Return the percentage of the last second in which kernels ran on the device, or None if unknown.
 
         Call this before this program runs a kernel, so that only other programs' kernels count.
         """

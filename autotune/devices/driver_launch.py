@@ -1,4 +1,4 @@
-"""Launch kernels through the driver API, because PyCUDA can neither pass tensor maps nor launch early."""
+"""Launch kernels through the driver API, because PyCUDA can't pass tensor maps or launch kernels early."""
 
 from __future__ import annotations
 

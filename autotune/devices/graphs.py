@@ -1,4 +1,4 @@
-"""CUDA graphs: forward passes recorded once and replayed by a single call, without launch gaps.
+"""CUDA graphs: record forward passes once and replay them with a single call, without launch gaps.
 
 PyCUDA supports neither stream capture nor graphs, so `record` captures kernels through the driver API (`driver_api`),
 in PyCUDA's context and on a PyCUDA stream. `torch_graph` captures PyTorch's work in the same context with
@@ -37,7 +37,7 @@ class DriverGraph:
 
 
 def record(stream: int, enqueue: Callable[[], None]) -> DriverGraph:
-    """Record the work that `enqueue` puts on the stream with the address `stream`.
+    """Record the work that `enqueue` adds to the stream with the address `stream`.
 
     Nothing else may use this stream in the meantime. Raises DriverError and whatever `enqueue` raises.
     """

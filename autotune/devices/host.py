@@ -43,8 +43,8 @@ from autotune.problem import Problem
 from autotune.trial import Outcome
 
 LAUNCH_BUDGET_S = 10.0  # a layer is refused if a plain kernel would take longer
-PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second of one thread per output, measured on one 2020s server core
-_LEAST_SMS = 2  # multiprocessors of a CPU with one core: families divide them by the blocks of a cluster
+PLAIN_FLOPS_PER_CORE = 1e9  # FLOP per second with one thread per output, measured on one 2020s server core
+_LEAST_SMS = 2  # multiprocessors of a single-core CPU: families divide this number by the blocks of a cluster
 MOST_CLUSTER_BLOCKS = 8  # maximum blocks of a cluster on every GPU with clusters
 ALIGNMENT = 256  # alignment of every allocation, bytes
 FLUSH_BYTES_MAX = 64 << 20  # maximum bytes written before a cold sample; more would take longer than most kernels
@@ -68,9 +68,9 @@ class HostOptions:
     order_seed: int = 0
     """seed of the random orders"""
     launch_limit_s: float = 60.0
-    """CPU time of a core after which a launch is stopped between two blocks"""
+    """CPU time on one core after which a launch is stopped between two blocks"""
     short_us: float = 0.0
-    """passes shorter than this are timed several in a row; 0: none, because a call from Python costs little here"""
+    """passes shorter than this are timed several at once; 0: none, because a call from Python costs little here"""
     smem_byte: int = POISON
     """byte that fills the shared memory of a block before the block starts"""
     some_blocks: int = 0
@@ -166,7 +166,7 @@ class HostModule:
         self._device.run(request, self._with_variable)
 
     def _with_variable(self, message: str) -> str:
-        """Return the message with a position in shared memory replaced by the variable that is there."""
+        """Return the message with a position in shared memory replaced by the variable at that position."""
 
         def placed(found: re.Match[str]) -> str:
             byte = int(found[1])
@@ -199,7 +199,8 @@ class HostModule:
         """Free the program, after which the module must not be used."""
         if self._fd >= 0:
             self._device.unload(self._library._handle)
-            # Not earlier: the loader identifies a library by its path, and the descriptor's number would be reused.
+            # Close the descriptor only now: the loader identifies a library by its path, and the number would be
+            # reused.
             os.close(self._fd)
             self._fd = -1
 
@@ -358,7 +359,7 @@ class HostDevice:
 
     @contextmanager
     def varied(self, how: Variation) -> Iterator[bool]:
-        """Run launches inside the `with` block with other options. Yields whether these make a difference."""
+        """Run launches inside the `with` block with other options. Yields whether the options make a difference."""
         before = self.options
         order, cores = how.order or before.order, 1 if how.one_core else before.cores
         smem_byte = before.smem_byte if how.smem_byte is None else how.smem_byte
@@ -431,7 +432,7 @@ class HostDevice:
         return Health()
 
     def busy_percent(self) -> int | None:
-        """Return None, because this isn't known."""
+        """Return None, because the CPU's utilization isn't known."""
         return None
 
     def baselines(

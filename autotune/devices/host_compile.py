@@ -39,9 +39,9 @@ GCC_ONLY = (
 )
 CLANG_ONLY = ("-mllvm", "-asan-instrumentation-with-call-threshold=0")
 SEMANTICS = ("-ffp-contract=fast", "-fno-strict-aliasing", "-fno-math-errno", "-fno-trapping-math")
-"""Flags for what nvcc assumes: fused multiply-adds, reinterpreted memory, no errno."""
+"""Flags that match nvcc's assumptions: fused multiply-adds, reinterpreted memory, no errno."""
 UNSET = "-ftrivial-auto-var-init="
-"""Flag for what uninitialised variables contain: `pattern` (large negative numbers, which a maximum hides) or
+"""Flag for the contents of uninitialised variables: `pattern` (large negative numbers, which a maximum hides) or
 `zero`.
 """
 FLAGS = ("-O3", "-march=native", "-fwrapv", f"{UNSET}pattern", "-Wuninitialized", "-Wmaybe-uninitialized", *SEMANTICS)
@@ -242,7 +242,7 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
 def _resources(image: bytes, program: Program, *, dynamic: set[str]) -> Resources:
     """Return the shared and constant memory that a program declares. Raises Rejected above ptxas's limits.
 
-    A variable inside a kernel belongs to this kernel; any other variable counts for each kernel.
+    A variable inside a kernel belongs to that kernel; any other variable counts for every kernel.
     """
     variables = symbols(image)
     declared = {name: v.size_bytes for name, v in variables.items() if v.thread_local and name not in dynamic}

@@ -44,7 +44,9 @@ class TensorMap:
 
     @property
     def im2col(self) -> bool:
-        """Whether pixels are copied in the order in which a convolution's window reads them."""
+        """Whether the map is an im2col map, which copies pixels in the order in which a convolution's window reads
+        them.
+        """
         return bool(self.lower_corner)
 
     @property
@@ -57,7 +59,7 @@ class TensorMap:
         return tuple(strides)
 
     def refusal(self) -> str:
-        """Return why the driver wouldn't encode this tensor map, or "" if it would."""
+        """Return the reason why the driver wouldn't encode this tensor map, or "" if it would."""
         inner_bytes = self.box_dim[0] * ELEMENT_BYTES[self.dtype]
         boxes = self.box_dim[:1] if self.im2col else self.box_dim
         rank, corners = len(self.global_dim), (*self.lower_corner, *self.upper_corner)

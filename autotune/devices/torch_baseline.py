@@ -114,7 +114,7 @@ def _arrays(problem: Problem, device: torch.device, layout: str, copies: int) ->
 def _recorded(
     baseline: Baseline, problem: Problem, arrays: Sequence[tuple[torch.Tensor | None, ...]], pool: tuple[int, int]
 ) -> Passes:
-    """Record a baseline's passes as a graph, after comparing its first output with that of the plain operator.
+    """Record a baseline's passes as a graph, after comparing its first output with the plain operator's.
 
     Raises RuntimeError if the outputs differ.
     """

@@ -1,6 +1,6 @@
 """cuBLAS's matrix products through PyTorch, as contenders for the operation `gemm`.
 
-Bias and activation are part of the product if cuBLASLt has such an epilogue, and otherwise pointwise kernels after it.
+Bias and activation are part of the product if cuBLASLt has such an epilogue; otherwise, pointwise kernels compute them.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ HELD_OUT = 4
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How much one way to choose a kernel loses, over the layers with one role."""
+    """The time that one way to choose a kernel loses over the layers with one role."""
 
     layers: str
     """the role of the layers: tuned or held out"""
@@ -175,8 +175,8 @@ def _dispatched(
 ) -> tuple[DispatchedLayer, ...]:
     """Return, for each layer, the kernel that a plan chooses and the times of the other ways to choose.
 
-    These haven't seen the layer. `without` is each layer's choice when the layer was left out, or None for layers that
-    the plan has never seen.
+    The other ways haven't seen the layer. `without` is each layer's choice when the layer was left out, or None for
+    layers that the plan has never seen.
     """
     serving = chosen(matrix, rows, plan)
     names = dict(zip((*plan.kernels, matrix.default), plan.names, strict=True))
@@ -219,7 +219,7 @@ WAYS = (
 
 
 def compare(layers: Sequence[DispatchedLayer]) -> tuple[Comparison, ...]:
-    """Compute how much each way to choose loses, over the layers with each role."""
+    """Compute the loss of each way to choose over the layers with each role."""
     comparisons = []
     for role in dict.fromkeys(layer.role for layer in layers):
         own = [layer for layer in layers if layer.role == role]

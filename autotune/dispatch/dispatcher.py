@@ -28,7 +28,7 @@ from autotune.trial import Config, Value
 FAMILY = "dispatch"
 """The family name under which dispatchers' trials are stored."""
 DEFAULT = "default"
-"""What the safe default is called among a dispatcher's kernels."""
+"""The name of the safe default among a dispatcher's kernels."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Property:
     least: int = 0
     most: int = 2**63 - 1
     power: int = 0
-    """how fast the similarity of two problems decreases as their values of the property differ"""
+    """rate at which the similarity of two problems decreases as their values of the property diverge"""
 
     def of(self, problem: Problem) -> int:
         """Return the property's value for a problem."""
@@ -68,8 +68,8 @@ class PortfolioKernel:
     config: Config
     predicate: Predicate
     relative_times: tuple[int, ...] = ()
-    """squared relative time on each known layer if no part of the device idles; the layer's best kernel has 1000
-    squared
+    """squared relative time on each known layer if no part of the device idles; 1000 squared for the layer's best
+    kernel
     """
 
 

@@ -45,9 +45,9 @@ class PropertyTemplate:
     name: str
     text: str
     reach: int
-    """how far beyond the range of its layers a rule is trusted, as a factor"""
+    """factor by which a problem may exceed the range of a rule's layers before the rule is no longer trusted"""
     power: int
-    """how fast the similarity of two problems decreases as their values of the property differ"""
+    """rate at which the similarity of two problems decreases as their values of the property diverge"""
     doc: str
 
     @property

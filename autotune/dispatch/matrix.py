@@ -31,9 +31,9 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 FEW = 4
-"""How many of a layer's fastest configs are tried on other layers."""
+"""Number of a layer's fastest configs that are tried on other layers."""
 WIDE = 4
-"""How many of a layer's nearly fastest configs are tried because they support the most layers."""
+"""Number of a layer's nearly fastest configs that are tried because they support the most layers."""
 NEAR = 1.15
 """A config is nearly fastest if its time is at most this multiple of the layer's best."""
 LEAST_REGRET, MOST_REGRET = -0.4, 3.0
@@ -50,8 +50,8 @@ LIKE_WEIGHT = 0.3
 IDLING = 0.5
 """A kernel's time grows with this power of its padded outputs.
 
-The power is below 1 because, if half of the device is idle, the rest runs faster. For the kernels of `dispatch-40` on
-an H200, it is 0.6.
+The power is below 1 because the busy half of a half-idle device runs faster. For the kernels of `dispatch-40` on an
+H200, it is 0.6.
 """
 NOTHING_FITS = 10.0
 """Regret of a layer that no kernel supports and that still has to be tuned."""
@@ -59,7 +59,7 @@ NOTHING_FITS = 10.0
 
 @dataclass(frozen=True)
 class Matrix:
-    """How long layers take with configs."""
+    """The times of layers with configs."""
 
     layers: tuple[Layer, ...]
     configs: tuple[Config, ...]

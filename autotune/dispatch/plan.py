@@ -43,7 +43,7 @@ from autotune.problem import Layer, Problem
 from autotune.trial import Config
 
 EVIDENCE = 3
-"""How many left-out layers it takes to show that the default should come first."""
+"""Number of left-out layers needed to show that the default should come first."""
 UNIT = 1000
 """The relative time, before squaring, of a kernel as fast as a layer's best kernel."""
 
@@ -124,7 +124,7 @@ def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, plan: Plan) -> Costs:
-    """Compute what rules cost with a plan's kernels, on the layers that the plan knows."""
+    """Compute the cost of rules with a plan's kernels, on the layers that the plan knows."""
     here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
     return Costs(

@@ -34,7 +34,7 @@ EXACT = "exact"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A rule that was tried, and how it did."""
+    """A rule that was tried, and its result."""
 
     rule: Rule
     total_us: float
@@ -170,7 +170,7 @@ def _portfolio_kernel(run: Run, problems: Sequence[Problem], name: str, config: 
 
 
 def _check_choices(run: Run, dispatcher: Dispatcher, binary: Binary, layers: Sequence[Layer]) -> None:
-    """Compare a compiled dispatcher's choices for some layers with the rule. Raises Rejected: `wrong_choice`."""
+    """Compare a compiled dispatcher's choices for some layers with the rule's. Raises Rejected: `wrong_choice`."""
     evaluator = run.evaluator
     assert isinstance(evaluator, Chooser)  # noqa: S101 - it compiled the dispatcher
     table = tuple(table_row(layer.problem) for layer in layers)

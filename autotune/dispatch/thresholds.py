@@ -21,7 +21,7 @@ _LAST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Costs:
-    """What rules cost on a set of layers."""
+    """The costs of rules on a set of layers."""
 
     properties: tuple[str, ...]
     values: Ints

@@ -57,12 +57,12 @@ class Evaluator(ABC):
 
     @property
     def ahead(self) -> int:
-        """How many configs to work on at once. 1 makes a run strictly sequential."""
+        """The number of configs to work on at once. 1 makes a run strictly sequential."""
         return 1
 
     @property
     def slots(self) -> int:
-        """How many `evaluate` calls may run at once."""
+        """The number of `evaluate` calls that may run at once."""
         return 1
 
     @property
@@ -72,7 +72,7 @@ class Evaluator(ABC):
 
     @property
     def busy_s(self) -> float:
-        """A clock that measures in seconds how long kernels run."""
+        """A clock, in seconds, that advances while kernels run."""
         return time.monotonic()
 
     def listed(self, problem: Problem, *, cache: str) -> frozenset[Config] | None:  # noqa: ARG002
@@ -200,7 +200,7 @@ class DeviceEvaluator(Evaluator):
     def ahead(self) -> int:
         """One config per compiler, and four per device: one running, two queued and one compiled.
 
-        With this many, devices and compilers don't have to wait for each other if one of them is slow for a moment.
+        With this many, devices and compilers don't have to wait for each other if one of them is briefly slow.
         """
         return self._jobs + 4 * len(self._workers)
 

@@ -80,7 +80,7 @@ class NullEvaluator(Evaluator):
 
     @property
     def ahead(self) -> int:
-        """1 without `compilers`, otherwise as many as with one GPU."""
+        """1 without `compilers`, otherwise the same as for one GPU."""
         return int(self._compilers) + 4 if self._compilers else 1
 
     def compile(self, source: KernelSource) -> Future[Binary]:
@@ -124,7 +124,7 @@ class NullEvaluator(Evaluator):
             self._pool.shutdown(cancel_futures=True)
 
     def _failure(self, source: KernelSource) -> str:
-        """Return which failure this config has, or "" if it succeeds."""
+        """Return this config's failure, or "" if it succeeds."""
         position, reached = _fraction(f"fail {source.config}"), 0.0
         for name, share in self._shares.items():
             reached += share

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from autotune.devices.device import Health, Sample
 from autotune.trial import Launching, Timing
 
-RACE_FACTOR = 3.0  # a kernel that is this many times slower than the best kernel is not timed further
+RACE_FACTOR = 3.0  # a kernel that takes this many times as long as the best one is not timed further
 FIRST_RUN_US = 100.0  # additional time for loading code in a first run, which takes 40 to 80 us on an H200
 BEHIND = 1.05  # a kernel that is certainly slower by this factor is not timed more precisely
 KNOWN = 0.002  # half-width of a ratio's 95 % confidence interval, below which no more rounds are needed
 APART = 0.01  # two kernels that certainly differ by this fraction are not timed more precisely
-THROTTLED = 0.9  # fraction of the worker's median clock, below which a sample is repeated
+THROTTLED = 0.9  # fraction of the worker's median clock below which a sample is repeated
 MOST_DISCARDED = 0.2  # maximum fraction of samples to discard; further throttled samples are kept and counted
 _JUDGED_AFTER = 20  # number of clocks needed for a median
-_JUDGED_EVERY = 5  # rounds between two checks which contenders to drop
+_JUDGED_EVERY = 5  # rounds between two checks for contenders to drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Converged:
     best_us: float = math.inf
     """time of the best kernel"""
     relative: float = 0.01
-    """half-width that is precise enough, as a fraction of the median"""
+    """sufficient half-width, as a fraction of the median"""
     absolute_us: float = 0.5
-    """half-width that is always precise enough: the resolution of device events"""
+    """half-width that is always sufficient: the resolution of device events"""
     least: int = 5
-    """minimum number of samples before the median can be precise, or the kernel certainly slower"""
+    """minimum number of samples before the median counts as precise, or the kernel as certainly slower"""
     most: int = 50
     """maximum number of samples"""
     budget_us: float = 1_000_000.0
@@ -75,12 +75,12 @@ def surely_behind(samples_us: Sequence[float], best_us: float) -> bool:
 
 
 def lost_at_first(first_us: float, best_us: float) -> bool:
-    """Return whether a kernel's first run is enough to tell that it is out of the race."""
+    """Return whether a kernel's first run already shows that it has lost the race."""
     return lost([first_us - FIRST_RUN_US], best_us)
 
 
 def median_half_width(samples_us: Sequence[float]) -> float:
-    """Return half the width of the median's 95 % confidence interval, based on order statistics (binomial, p = 1/2)."""
+    """Return half the width of the median's 95 % confidence interval, from order statistics (binomial, p = 1/2)."""
     ordered = sorted(samples_us)
     count = len(ordered)
     reach = 0.98 * math.sqrt(count)  # 1.96 / 2 * sqrt(count) ranks on each side of the middle
@@ -90,7 +90,7 @@ def median_half_width(samples_us: Sequence[float]) -> float:
 
 
 class Samples:
-    """One kernel's samples. Those taken at a throttled clock are repeated, up to a fraction of MOST_DISCARDED."""
+    """One kernel's samples. Samples at a throttled clock are repeated, up to a fraction of MOST_DISCARDED."""
 
     def __init__(self, take: Callable[[], Sample], clocks: Clocks, first: Sequence[Sample] = ()) -> None:
         self._take, self._clocks = take, clocks

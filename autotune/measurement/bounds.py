@@ -14,8 +14,8 @@ from autotune.family.source import KernelSource
 from autotune.operation.operation import FILE
 from autotune.problem import Problem
 
-ABSURD = 1000.0  # maximum of sum(|terms|) / (|output| sqrt(L)), which is about 1 for L terms of random sign
-LOOSE = 0.5  # maximum error over output; with 1, zeros would pass, and the errors of wrong kernels are about as large
+ABSURD = 1000.0  # maximum of sum(|terms|) / (|output| sqrt(L)), which is about 1 for L terms with random signs
+LOOSE = 0.5  # maximum error divided by output; at 1, zeros would pass, and wrong kernels have errors of about that size
 _LEAST_OUTPUTS = 16  # minimum number of nonzero outputs to check; fewer outputs may all be near 0 by chance
 
 
@@ -79,7 +79,7 @@ def error_bound(accuracy: str, problem: Problem) -> ErrorBound:
 
 
 def too_loose(source: KernelSource) -> str:
-    """Return a message if an `error_factor` would let wrong kernels pass, or "" if it is fine."""
+    """Return an error message if an `error_factor` would let wrong kernels pass, or ""."""
     factor, allowed = source.error_factor, allowed_error(source)
     if factor == 1 or allowed <= LOOSE:
         return ""
@@ -117,8 +117,8 @@ def exact_on_integers(accuracy: str, problem: Problem) -> bool:
 def most_error_on_integers(source: KernelSource) -> float:
     """Return the largest error that an output may have on integer data, before rounding to its stored type.
 
-    This doesn't depend on the accuracy class's bound. It is 0 if sums are exact. A family with an `error_factor`, such
-    as Winograd, computes with fractions, but its sums still round to the right integer.
+    The error doesn't depend on the accuracy class's bound, and is 0 if sums are exact. A family with an `error_factor`,
+    such as Winograd, computes with fractions, but its sums still round to the right integer.
     """
     if not exact_on_integers(source.accuracy, source.problem):
         return sys.float_info.max

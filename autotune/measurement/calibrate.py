@@ -1,4 +1,4 @@
-"""Measure a device's maximum rates, with which results are compared (`autotune devices --calibrate`)."""
+"""Measure a device's maximum rates, against which results are compared (`autotune devices --calibrate`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from autotune.devices.device import MATRIX_TYPES, Device, Launch, Module, Passes
 from autotune.errors import DeviceError
 
 _GPU_BYTES, _CPU_BYTES = 2 << 30, 128 << 20  # size of each array; much larger than any cache
-_THREADS = 256  # threads of every block
+_THREADS = 256  # threads per block
 _WARPS = _THREADS // 32
 _TILE_BYTES = 4 * 16 * _THREADS  # bytes that a block of copy_ahead reads before it writes
 _GPU_FFMA_STEPS, _CPU_FFMA_STEPS = 4096, 256
-_FFMA_FLOP = 2 * 16  # FLOP of a step of one thread: 2 FLOP in each of 16 chains
+_FFMA_FLOP = 2 * 16  # FLOP of one thread's step: 2 FLOP in each of 16 chains
 _BURST_SAMPLES, _SUSTAINED_SAMPLES = 7, 3
-_SUSTAINED = 512  # factor on the steps: 0.1 to 0.2 s per launch, 1 s in all, in which a GPU reaches its power limit
+_SUSTAINED = 512  # multiplies the steps: 0.1 to 0.2 s per launch, 1 s in total, so that a GPU reaches its power limit
 _MATRIX_SIZE = 8192  # rows and columns of the library's matrices: 1.1 TFLOP, 1 to 4 ms
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A copy kernel from `calibrate.cu`. Which one is fastest depends on the device."""
+    """A copy kernel from `calibrate.cu`. The fastest one depends on the device."""
 
     entry: str
     method: str
@@ -61,7 +61,7 @@ class _Kernel:
     blocks_per_sm: int
     steps: int
     warp_flop: int
-    """FLOP of a step of one warp"""
+    """FLOP of one warp's step"""
 
 
 _MMA = (
@@ -82,7 +82,7 @@ class Calibration:
 
     rates: tuple[Rate, ...]
     left_out: str
-    """which cross-check was omitted and why; empty if no cross-check was omitted"""
+    """the omitted cross-check and the reason; empty if no cross-check was omitted"""
 
 
 def calibration_program() -> Program:

@@ -1,4 +1,4 @@
-"""Find out why a kernel is wrong by running it in other ways, if the device supports them."""
+"""Find out why a kernel is wrong by running it in other ways, if the device supports that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""load -> choose: run a compiled dispatcher on a device to see which kernel it chooses for each layer."""
+"""load -> choose: run a compiled dispatcher on a device to find out which kernel it chooses for each layer."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from autotune.operation.declarations import COMPUTED
 from autotune.problem import Problem
 from autotune.trial import EndToEndParts, ErrorStats, Measured, Outcome, Phases
 
-_PAGE_BYTES = 4096  # the smallest page of hosts with CUDA
-_BUDGET_S = 2.0  # limit for the samples of the total and its parts, wall clock
+_PAGE_BYTES = 4096  # smallest page size of hosts with CUDA
+_BUDGET_S = 2.0  # wall-clock limit for sampling the total and its parts
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 25
 
 
@@ -128,10 +128,11 @@ def measure_end_to_end(
 def hidden_fraction(
     total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
 ) -> float | None:
-    """Return what share of the copy time the total hides, from rounds of samples, or None if the noise is too large.
+    """Return the share of the copy time that overlaps with kernels, from rounds of samples, or None if noise is too
+    large.
 
     1 means that the total takes no longer than the kernels alone, and 0 that the parts run one after another. If the
-    share is negative, overlapping the parts takes even longer than that.
+    share is negative, the overlapping parts take even longer than that.
     """
     rounds = list(zip(total_us, copy_in_us, kernel_us, copy_out_us, strict=True))
     copies = statistics.median(copy_in + copy_out for _, copy_in, _, copy_out in rounds)

@@ -9,10 +9,10 @@ import numpy as np
 
 from autotune.devices.device import POISON, Device
 
-OUTPUT_GUARD = 0xFE  # byte of the outputs' guard bands; POISON would hide a value that was computed from poisoned input
+OUTPUT_GUARD = 0xFE  # byte of the outputs' guard bands; POISON would hide a value computed from poisoned input
 GUARD_BYTES = 1 << 16  # size of each guard band, before and after every array
 _ADDRESS = re.compile(r"address (0x[0-9a-f]+)")
-_SLACK_BYTES = 256  # additional bytes after the second band, which begins at a whole word
+_SLACK_BYTES = 256  # additional bytes after the second band, which begins at a word boundary
 
 
 class GuardedArray:
@@ -35,7 +35,7 @@ class GuardedArray:
         self._watched = device.hide(self._base, GUARD_BYTES) and device.hide(behind, GUARD_BYTES + _SLACK_BYTES)
 
     def overwritten(self) -> Iterator[str]:
-        """Describe each band that has changed: how many bytes, and which of them is nearest to the array."""
+        """Describe each changed band: the number of changed bytes, and which of them is nearest to the array."""
         if self._watched:
             return
         behind = self.address + self.size_bytes

@@ -45,7 +45,7 @@ FUNCTIONS: Mapping[str, Callable[..., Doubles]] = {
 }
 """Array functions used in the expressions of activations. An operation's reference may import them."""
 _FUNCTION = "reference"
-_ROUNDED = 1e-6  # fraction by which a magnitude may be too small, because sums are rounded
+_ROUNDED = 1e-6  # fraction by which a magnitude may be too small due to rounding
 _LEAST_S, _MOST_S = 20.0, 140.0  # time limits of a reference; two references of a layer must finish within 300 s
 _FLOPS_PER_S = 1e5  # speed of loops in Python on a busy machine
 
@@ -114,7 +114,7 @@ def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: 
     try:
         with np.errstate(all="ignore"), _within(min(_MOST_S, _LEAST_S + problem.flops / _FLOPS_PER_S)):
             found = function(_Names(**problem.names()), *given)
-    except BaseException as error:  # also SystemExit, because the process runs more than the reference
+    except BaseException as error:  # including SystemExit, because the process must survive the reference
         raise TemplateError(f"{path}: {_line(error, path)}{_FUNCTION} on {problem}: {_words(error)}") from error
     outputs = problem.outputs
     several: object = (found,) if len(outputs) == 1 else found
@@ -160,7 +160,7 @@ def _within(limit_s: float) -> Iterator[None]:
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """Return which line of the reference raised an error, as a prefix for a message."""
+    """Return the line of the reference that raised an error, as a prefix for a message."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

@@ -17,12 +17,14 @@ _SUBPARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """How many of a kernel's blocks and warps are resident on a multiprocessor, and which resources limit them."""
+    """The number of a kernel's blocks and warps that are resident on a multiprocessor, and the resources that limit
+    them.
+    """
 
     blocks: int
     warps: int
     occupancy: float
-    """resident warps over the maximum, 0 to 1"""
+    """resident warps divided by the maximum, 0 to 1"""
     limits: tuple[str, ...]
     """the resources that allow no further block: registers, shared memory, warps, blocks"""
 

@@ -10,7 +10,7 @@ from autotune.measurement.traffic import read_bytes, written_bytes
 from autotune.problem import Conv2dProblem, Problem
 
 ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
-    "fp64": ("fp64", 1.0),  # not calibrated; no kernel is faster than the rate of FFMA
+    "fp64": ("fp64", 1.0),  # not calibrated; no kernel exceeds the FFMA rate
     "fp32": ("fp32", 1.0),
     "fp32-3xtf32": ("tf32", 1 / 3),  # each product takes three TF32 products
     "tf32": ("tf32", 1.0),
@@ -18,7 +18,7 @@ ARITHMETIC_RATE: Mapping[str, tuple[str, float]] = {
     "fp16-acc16": ("fp16", 1.0),
     "bf16": ("fp16", 1.0),  # both types use the same tensor cores at the same rate
 }
-"""Which calibrated rate limits each accuracy class, and how much of it can be used."""
+"""The calibrated rate that limits each accuracy class, and the usable share of that rate."""
 _FFMA_SHARES = {"fp16-acc16": 4.0}
 """Factors on the FFMA rate for accuracy classes that are faster without tensor cores.
 
@@ -26,7 +26,7 @@ HFMA2 computes two products per instruction, and on 8.0 it issues twice as often
 throughput of arithmetic instructions).
 """
 _LEAST_COLUMNS = 8
-"""For how many outputs a tensor core uses each input, at least: n of mma.sync and wgmma (PTX ISA)."""
+"""Minimum number of outputs for which a tensor core uses each input: n of mma.sync and wgmma (PTX ISA)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Check that outputs are rounded to nearest, because a kernel that truncates stays within most bounds."""
+"""Check that outputs are rounded to nearest, because most bounds would let a kernel that truncates pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from autotune.operation.storage_types import TYPES
 
 LOOKED_AT = 4096
 """maximum number of outputs to check"""
-_FEWEST = 256  # minimum number of distinct outputs that are not exact
+_FEWEST = 256  # minimum number of distinct inexact outputs
 _EVEN = 0.25, 0.75  # allowed share of errors toward zero; eight standard deviations from 0.5
-_MOST_PRODUCTS = 1 << 14  # maximum products of an output; tensor cores truncate sums, and many such errors add up
+_MOST_PRODUCTS = 1 << 14  # maximum products per output; tensor cores truncate sums, and many such errors add up
 
 
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:

@@ -20,12 +20,12 @@ from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.storage import encoded
 from autotune.trial import Outcome
 
-_BLOCKS = 32  # number of blocks to run in each launch: the first, the last and some between
+_BLOCKS = 32  # number of blocks to run in each launch: the first, the last and some in between
 _DRAWN = 1 << 16  # elements of test data at each end of an array; the last blocks have the largest offsets
 _NAN_BYTE = 0xFF
 _WRAP = 1 << 32  # offset that is 0 in 32 bits
 _WRAPPED = 1 << 22  # number of elements to fill with NaN
-_MOST_ELEMENTS = 4096  # maximum elements of the largest array per thread of a launch
+_MOST_ELEMENTS = 4096  # maximum number of elements of the largest array per thread of a launch
 
 
 def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> None:

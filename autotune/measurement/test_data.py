@@ -18,11 +18,11 @@ from autotune.operation.storage_types import FLOATS, TYPES
 from autotune.problem import Problem
 
 REFERENCE_BYTES = 256 << 20  # maximum size of one reference
-_UNIT_REFERENCE_BYTES = 4 << 30  # maximum reference of a single unit of the run-time size, such as an image or a video
+_UNIT_REFERENCE_BYTES = 4 << 30  # maximum reference of one unit of the run-time size, such as an image or a video
 _REFERENCE_ELEMENT_BYTES = 16  # per output: a double for the value, and two floats for the error unit
 _LEAST_UNITS = 3  # minimum number of distinct units; with fewer, units swapped in pairs would be equal
-_PERIODS = (61, 53)  # images after which the two data sets repeat; primes, so that no power of two is a multiple
-_MEAN = 100.0  # mean of numbers with a spread of 1; the squares of such floats lose most digits of the spread
+_PERIODS = (61, 53)  # number of images after which each data set repeats; primes, so that no power of two is a multiple
+_MEAN = 100.0  # mean of numbers with a spread of 1; squaring such floats loses most digits of the spread
 _LEAST_FRACTION_BITS = 7  # minimum for a type that can store numbers around _MEAN, NaN and infinities
 _LARGE, _F16_LARGE = 64.0, 4.0  # factors on normal data; sums in f16 stay below 65504
 _SMALL, _F16_SMALL = 2.0**-40, 2.0**-12  # factors on normal data; in f16 half of the numbers and sums are denormal
@@ -40,7 +40,7 @@ class Edges:
 
     arrays: tuple[Array, ...]
     mean: float = 0.0
-    """some numbers lie around this mean, some around its negative"""
+    """some numbers are around this mean, others around its negative"""
     special: bool = False
     """whether there are NaN and infinities"""
     large: float = 0.0
@@ -93,7 +93,7 @@ class DataSet:
 
 
 def data_bytes(problem: Problem) -> int:
-    """Return how much memory a Verifier needs at most, without copies: all data sets with their references."""
+    """Return the maximum memory of a Verifier without copies: all data sets with their references."""
     reference = _REFERENCE_ELEMENT_BYTES * sum(output.elements for output in problem.outputs)
     most = max(REFERENCE_BYTES, _LEAST_UNITS * reference // problem.runtime_size)
     sets = 2 + len(edged(problem))

@@ -1,4 +1,4 @@
-"""How many bytes any implementation of a layer must move through memory, in 32-byte sectors.
+"""Compute the bytes that any implementation of a layer must move through memory, in 32-byte sectors.
 
 Which elements of an array are needed follows from the windows that the operation declares for its axes.
 """
@@ -88,7 +88,7 @@ def needed(size: int, window: Window) -> _Integers:
 def _row_sectors(begin: _Integers, run: int, width: int) -> tuple[_Integers, _Integers, _Integers]:
     """Return the first sector, the last sector and the number of sectors of a row's needed runs.
 
-    Each array is indexed by where in a sector the row begins.
+    Each array is indexed by the row's starting position within a sector.
     """
     sectors = []
     for behind in range(width):

@@ -20,9 +20,9 @@ from autotune.problem import Problem
 ALLOWED = 2.0**-8
 """The largest error that a tolerance should allow, relative to an output: the rounding of bf16."""
 _NARROW = 1 << 15  # smaller numbers fit into 16 bits
-_LEAST_EXTENT = 2  # minimum extent of an axis whose last place is changed alone
-_DRAWS = 8  # draws of all inputs before an element of an output counts as independent of them
-_MOST_ELEMENTS = 1 << 16  # maximum elements of an output to compare
+_LEAST_EXTENT = 2  # minimum extent of an axis for changing only its last position
+_DRAWS = 8  # number of draws of all inputs after which an unchanged output element counts as independent of them
+_MOST_ELEMENTS = 1 << 16  # maximum number of an output's elements to compare
 
 
 def doubtful_data(problems: Sequence[Problem]) -> list[str]:
@@ -140,7 +140,7 @@ def _effects(problem: Problem) -> Iterator[tuple[str, str]]:
 
 
 def _unread_ends(problems: Sequence[Problem]) -> list[tuple[str, str]]:
-    """Return each input and axis whose last place affects no output of any problem.
+    """Return each input and axis whose last position affects no output of any problem.
 
     Problems with indices are left out, because they may select other elements.
     """

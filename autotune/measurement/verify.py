@@ -46,7 +46,10 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 _RESULTS = 6  # 64-bit words of the result of `compare`
-_WORD_BYTES, _POISONED_WORDS = 8, 64  # words of an output that `still_right` poisons; a word contains whole elements
+_WORD_BYTES, _POISONED_WORDS = (
+    8,
+    64,
+)  # size and number of the words that `still_right` poisons; a word contains whole elements
 _ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # multiplied by a tolerance
 _UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
 
@@ -120,7 +123,7 @@ class Verifier:
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether a pass changes one of its inputs, so that the next one computes something else."""
+        """Whether a pass changes one of its inputs, so that the next pass computes something else."""
         return any(name in self.normal.inputs for name in self.written)
 
     def tensors(self, data: DataSet, packed_w: int = 0, workspace: int = 0) -> Tensors:
@@ -153,8 +156,8 @@ class Verifier:
         """Run the kernel and compare its outputs: on normal data, three times in other surroundings, on integers and on
         edges.
 
-        `repeat` gets the first run's time in microseconds and returns whether to continue. If a kernel is too slow to
-        be chosen, it needs no further verification, because all outputs of its first run were within the error bound.
+        `repeat` gets the first run's time in microseconds and returns whether to continue. A kernel that is too slow to
+        be chosen needs no further verification, because all outputs of its first run were within the error bound.
         Without `cold`, the caches are not emptied, and the times are meaningless. Raises Rejected('wrong_result',
         oob_write | unwritten | wrong | inexact | nondeterministic | input_overwritten | keeps_state | too_loose).
         """
@@ -413,7 +416,7 @@ class Verifier:
                 raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
     def _words(self, data: DataSet) -> str:
-        """Describe a data set: what kind of data it contains, and any special properties."""
+        """Describe a data set: the kind of data, and any special properties."""
         if data.kind != "edges":
             return f"{'integer' if data.kind == 'integers' else 'normal'} data"
         return str(data.edges)
@@ -431,7 +434,7 @@ class Verifier:
             raise Rejected(Outcome.WRONG_RESULT, "oob_write", f"overwrites {where}")
 
     def _hashes(self, *arrays: GuardedArray) -> tuple[int, ...]:
-        """Return a hash of each array. There must not be more arrays than in all data sets together."""
+        """Return a hash of each array. There must be no more arrays than in all data sets together."""
         self.device.fill(self._result, 0, 8 * len(arrays))
         for place, array in enumerate(arrays):
             words = -(-array.size_bytes // 4)  # the last word may reach into the guard, which was checked

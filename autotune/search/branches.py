@@ -48,7 +48,7 @@ class Branches:
 
     @property
     def alternatives(self) -> int:
-        """How many branches there are, or 1 if each one adds parameters to a smaller one and no common choice decides.
+        """The number of branches, or 1 if each branch adds parameters to a smaller one and no common choice decides.
 
         In that case, a number determines how many parameters there are, and the model predicts one branch from the
         others.
@@ -60,13 +60,13 @@ class Branches:
 
     @property
     def least_tried(self) -> int:
-        """How many trials the branch with the fewest trials has."""
+        """The number of trials of the branch with the fewest trials."""
         return int(self._trials.min())
 
     def completed(self) -> Floats:
-        """Return the values of all trials, with random values where a trial failed before it had suggested everything.
+        """Return the values of all trials, with random values for parameters that a failed trial hadn't suggested yet.
 
-        Such a trial's missing parameters might have had any value. In all other trials, they stay missing.
+        These might have had any value. In all other trials, missing parameters stay missing.
         """
         found = self._values.copy()
         for trial in self._short:
@@ -79,7 +79,7 @@ class Branches:
         return found
 
     def _leads_to(self, values: Floats, own: Flags, branch: int) -> bool:
-        """Return whether a trial that suggested some parameters might have gone on to a branch."""
+        """Return whether a trial that suggested these parameters might have ended up in a branch."""
         allowed = self._allowed[branch].items()
         possible = all(values[column] in values_there for column, values_there in allowed if own[column])
         return possible and bool((self.sets[branch] >= own).all())

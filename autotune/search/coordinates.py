@@ -3,8 +3,8 @@
 A coordinate runs from 0 to 1 between a parameter's smallest and largest value, on a log scale if the parameter has one.
 Choices have coordinates by position, and NaN stands for a missing parameter. The similarity of numbers is a Matern 3/2
 function of their distance (Rasmussen & Williams 2006, 4.17). The similarity of choices depends on whether they differ
-and, if all choices are numbers, also on their distance. Two points that both lack a parameter are equal in it, but if
-only one of them lacks it, the points have nothing in common.
+and, if all choices are numbers, also on their distance. If two points both lack a parameter, they are equal in that
+parameter, but if only one of them lacks it, the points have nothing in common.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Axis:
         return self.low + self.step * np.arange(1 + round((self.high - self.low) / self.step), dtype=np.float64)
 
     def coordinates(self, values: Floats) -> Floats:
-        """Convert values to coordinates. Those of values out of range are below 0 or above 1."""
+        """Convert values to coordinates. Values out of range get coordinates below 0 or above 1."""
         low, high = self._ends(0.0)
         return (self._scaled(values) - low) / max(high - low, 1e-300)
 

@@ -3,7 +3,7 @@ cost.
 
 The time is the sum of the fixed terms plus the 2-norm of the others. A family's weights are the common ones times its
 own factors, which stay close to 1 if it has few trials. `fit` chooses weights and factors that minimise the squared
-errors of the log times, where fast configs count most.
+errors of the log times; fast configs count most.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ OWN_SPREAD, OWN_FIXED_SPREAD = 0.5, 0.02
 the fixed terms hardly differ.
 """
 ERROR = 0.15
-"""Standard deviation of a log time that the model does not explain."""
+"""Standard deviation of the part of a log time that the model doesn't explain."""
 STEPS = 50
 """Levenberg-Marquardt steps of a fit."""
 DAMPING = 1.0
-"""What fraction of the curvature's diagonal the first step adds to the curvature to keep the step small."""
+"""Fraction of the curvature's diagonal that the first step adds to the curvature to keep the step small."""
 EASING = 3.0
-"""By what factor the damping falls after a step that lowers the loss, and rises after any other, which is undone."""
+"""Factor by which the damping falls after a step that lowers the loss, and rises after any other step, which is undone.
+"""
 MOST_OF_FAMILY = 20
-"""How many of a family's trials on one layer a fit uses at most. They are evenly spread over the times."""
+"""Maximum number of a family's trials on one layer that a fit uses, evenly spread over the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def log_times(terms: Floats, weights: Floats) -> tuple[Floats, Floats]:
 def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
     """Fit each family's weights; the key "" stands for all other families.
 
-    All layers count the same, however many trials they have. Raises StudyError if nothing was observed.
+    All layers have the same weight, however many trials they have. Raises StudyError if nothing was observed.
     """
     if not observed:
         raise StudyError("no correct trial on a calibrated GPU: a cost model has nothing to fit")

@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.intp]
 
 FIXED = ("launch", "start")
-"""Terms that are added to the time of all others. The others overlap each other."""
+"""Terms that are added to the time of all others. The other terms overlap."""
 TERMS = (
     *(*FIXED, "memory", "arithmetic", "l2", "steps", "waves", "stores", "latency"),
     *("imbalance", "operands", "waiting", "conflicts", "unpadded", "spills"),
@@ -37,21 +37,21 @@ L2_BYTES_PER_S = 60e9
 """Nominal rate at which a multiprocessor loads from L2. A whole H200 has loaded 8 TB/s."""
 STEP_US = 0.1
 LATENCY_US = 0.5
-"""How many microseconds a step takes on its own (STEP_US), and how long it takes to fill a pipeline (LATENCY_US)."""
+"""Microseconds that a step takes on its own (STEP_US), and that filling a pipeline takes (LATENCY_US)."""
 STORE_BYTES_PER_US = 1e5
 """Nominal rate at which a multiprocessor stores through shared memory."""
 HIDING = 8.0
-"""How many independent results a scheduler needs in flight to issue without waiting: warps times outputs per thread, at
-most 8.
+"""Number of independent results in flight with which a scheduler never waits: warps times outputs per thread, at most
+8.
 """
 OWN_REGISTERS = 24
-"""How many registers a thread needs in addition to its accumulators, as estimated in headers."""
+"""Registers that a thread needs in addition to its accumulators, as estimated in headers."""
 MOST_REGISTERS = 255
 """Maximum number of registers per thread, from compute capability 3.5 on."""
 SCHEDULERS = 4
 """Schedulers of a multiprocessor, from compute capability 7.0 on."""
 FLOP_A_SLOT = 64
-"""How many FLOP of fp32 arithmetic take as long as one additional shared-memory pass."""
+"""FLOP of fp32 arithmetic that take as long as one additional shared-memory pass."""
 
 
 def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float]) -> Floats:

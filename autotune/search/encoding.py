@@ -11,7 +11,7 @@ from optuna.trial import Trial
 from autotune.search.state import Ints, SearchState
 
 FAMILY = "family"
-"""What Optuna calls the parameter that selects the kernel family."""
+"""Optuna's name for the parameter that selects the kernel family."""
 
 FIXED = "fixed_params"
 """Optuna's attribute for the parameters of an enqueued trial that `Study.enqueue_trial` set."""

@@ -34,7 +34,7 @@ PRIOR_LOG_NOISE = -5.0
 PRIOR_NOISE_SPREAD = 1.5
 FIT_STEPS = 20
 FIT_ROWS = 150
-"""To how many observations weights are fitted at most."""
+"""Maximum number of observations to which weights are fitted."""
 JITTER = 1e-8
 
 

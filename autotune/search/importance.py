@@ -18,12 +18,12 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from autotune.trial import Config, Value
 
 LEAST_TRIALS = 20
-"""How many correct trials a family needs for its importances."""
+"""Number of correct trials needed to compute a family's importances."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How important one family's parameters are."""
+    """The importance of each parameter of a family."""
 
     trials: int
     """number of correct trials"""
@@ -32,7 +32,7 @@ class Importance:
 
 
 def importance(params: Mapping[str, Sequence[Value]], timed: Iterable[tuple[Config, float]]) -> Importance | None:
-    """Compute the importances of parameters, whose values are given, from configs and their times in microseconds.
+    """Compute the importances of parameters, given with their values, from configs and their times in microseconds.
 
     Returns None if there are fewer than LEAST_TRIALS configs, or if no parameter or no time varies.
     """

@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from optuna import Study
 
 FIRST = 4
-"""How many trials there must be before the model is used."""
+"""Number of trials before the model is used."""
 FIRST_OF_BRANCH = 2
-"""How many trials each alternative branch must have before the model is used. Until each branch has had LOOK trials,
-the model doesn't decide alone.
+"""Number of trials that each alternative branch must have before the model is used. Until each branch has had LOOK
+trials, the model doesn't decide alone.
 """
 SPREAD_FROM = 10
-"""From how many random points each of the first points is chosen, namely the one farthest from all earlier ones. With
-many more, this would be a corner of the space.
+"""Number of random points from which each of the first points is chosen: the one farthest from all earlier points. With
+many more, it would be a corner of the space.
 """
 SURE_FROM = 30
 """Number of trials times alternative branches from which the model's standard deviations count in full; below it, they
-count in proportion. A process is least certain at the ends of the ranges, and the first few trials are better spent
-near the best. The deviations also count in full while other trials run, so that parallel trials differ, and if trials
-failed or have constraints.
+count proportionally less. A process is least certain at the ends of the ranges, while the first few trials are better
+spent near the best point. The deviations also count in full while other trials run, so that parallel trials differ, and
+if trials failed or have constraints.
 """
 LOG_NOISE = -9.0
 """Prior median of the log noise variance of values, smaller than that of kernel times. If trials have constraints, or
@@ -56,11 +56,11 @@ while other trials run, PRIOR_LOG_NOISE is used instead and interactions are not
 otherwise crowd together.
 """
 DRAW = 1000
-"""How many random points are scored for each proposal."""
+"""Number of random points scored for each proposal."""
 ELITES = 5
-"""Around how many of the best points further points are scored."""
+"""Number of best points around which further points are scored."""
 NEAR = 60
-"""How many points are scored near each of the best."""
+"""Number of points scored near each of the best points."""
 REFINED, REFINED_LATE = 2, 4
 """Number of rounds in which points near the most promising ones are scored; REFINED_LATE applies once deviations count
 in full. With constraints or failures, whose models take most of the time, REFINED always applies.
@@ -203,7 +203,7 @@ class InferredSpaceModel:
 
 
 def _learned(model: Posterior, points: Floats) -> tuple[Floats, Floats]:
-    """Predict the mean at some points, and how much of the standard deviation an observation would explain."""
+    """Predict the mean at some points, and the part of the standard deviation that an observation would explain."""
     mean, deviation = model.predict(points)
     return mean, np.maximum(deviation**2 - model.signal * model.noise, 1e-12) / deviation
 

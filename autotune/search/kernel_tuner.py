@@ -15,7 +15,7 @@ Config: TypeAlias = tuple[CategoricalChoiceType, ...]
 
 
 class Searchspace(Protocol):
-    """What the strategy uses of `kernel_tuner.searchspace.Searchspace`."""
+    """The part of `kernel_tuner.searchspace.Searchspace` that the strategy uses."""
 
     list: Sequence[Config]
     """the configs that the restrictions allow"""

@@ -23,7 +23,7 @@ parameter.
 IDLE_STEPS = 20
 """That parameter's largest value, which also stands for all larger numbers."""
 ORDER = 0.8
-"""How much of a parameter's distance comes from the order of its values. The rest comes from whether they differ."""
+"""Share of a parameter's distance that depends on the order of its values. The rest depends on whether they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class Values:
         return similarity
 
     def _table(self, weights: Floats) -> Floats:
-        """Return what each pair of values adds to the log covariance [values, values].
+        """Return the contribution of each pair of values to the log covariance [values, values].
 
-        This is 0 for values of different parameters.
+        It is 0 for values of different parameters.
         """
         within = np.equal(self.owner[:, None], self.owner[None, :])
         return np.where(within, np.log1p(self.similarity(weights)) - np.log1p(INTERACTION), 0.0)

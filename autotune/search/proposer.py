@@ -17,30 +17,31 @@ from autotune.search.state import Floats, Ints, SearchState
 from autotune.search.surrogate import MODELLED_FROM, Scale, Surrogate, log_expected_improvement, weighed
 
 FIRST = 8
-"""How many configs are evaluated before the model is used, if there is only one family."""
+"""Number of configs evaluated before the model is used, if there is only one family."""
 FIRST_OF_MANY = 3
-"""How many configs per family are evaluated before the models are used, if there are several. A model needs at least
-this many.
+"""Number of configs per family evaluated before the models are used, if there are several families. A model needs at
+least this many.
 """
 LOOK = 6
-"""If there are several families, how many configs each one gets before the models alone decide which family is next."""
+"""If there are several families, the number of configs that each one gets before the models alone decide which family
+is next.
+"""
 LOOK_EVERY = 4
 """One in this many proposals goes to a family that has had fewer than LOOK configs."""
 PATIENCE = 8.0
-"""For how many configs per family, at most, a much slower family waits before each of its own."""
+"""Maximum number of configs per family for which a much slower family waits before each of its own."""
 BUSIEST = 0.3
-"""From what share of the free rows the first configs are chosen: those with the least padded outputs."""
+"""Share of the free rows from which the first configs are chosen: the rows with the least padded outputs."""
 SPREAD_FROM = 300
-"""From how many random rows each first config is chosen: the one farthest from the earlier ones."""
+"""Number of random rows from which each first config is chosen: the row farthest from the earlier ones."""
 DRAW = 1200
-"""How many random free rows are scored for each proposal."""
+"""Number of random free rows scored for each proposal."""
 ELITES = 6
-"""For how many of the best rows the neighbours are scored too."""
+"""Number of best rows whose neighbours are scored too."""
 DRAW_NEAR_BEST = 400
-"""How many rows that differ from the best in two parameters are scored at most."""
+"""Maximum number of scored rows that differ from the best in two parameters."""
 BY_CHANCE = 0.001
-"""Rows with a value that has always failed are left out if the probability of this happening by chance is below
-this.
+"""Rows with a value that has always failed are left out if the probability of that happening by chance is below this.
 """
 
 
@@ -112,7 +113,7 @@ class Proposer:
 
     @property
     def is_random(self) -> bool:
-        """Whether all first configs have been asked for, but some family has too few results to model its times."""
+        """Whether all first configs have been asked for, but some family has too few results for a model."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)
         self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from autotune.search.warm_start import WarmStart
 
 LOOK = 8
-"""How many of the latest proposals are considered. The most promising one determines the expected gain."""
+"""Number of latest proposals to consider. The most promising one determines the expected gain."""
 LEAST = 1e-3
 """The smallest difference between two log times that is significant."""
 AHEAD = 10
-"""How many evaluations an expected gain covers, each with the gain of the most promising proposal."""
+"""Number of evaluations that an expected gain covers, each with the gain of the most promising proposal."""
 
 
 class Param(Protocol):
@@ -41,7 +41,7 @@ class Param(Protocol):
 
 
 class FeasibleSpace(Protocol):
-    """What a search needs of a `SearchSpace`."""
+    """The part of `SearchSpace` that a search uses."""
 
     @property
     def template(self) -> str: ...
@@ -136,7 +136,9 @@ class Search:
 
     @property
     def expected_gain(self) -> float | None:
-        """By what fraction AHEAD more evaluations are expected to beat the best, or None while that is unknown."""
+        """The fraction by which AHEAD more evaluations are expected to beat the best config, or None while that is
+        unknown.
+        """
         latest = [gain for gain in self._gains[-LOOK:] if gain is not None]
         return AHEAD * max(latest) if len(latest) == LOOK else None
 
@@ -215,7 +217,9 @@ class Search:
 
 
 DRAWS = 8
-"""How often TPE is asked before its last draw, if none was feasible and new, is replaced by the nearest free config."""
+"""Number of times that TPE is asked. If no draw is feasible and new, the free config nearest to the last one replaces
+it.
+"""
 
 
 def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:

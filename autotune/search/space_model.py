@@ -24,7 +24,7 @@ CONSTRAINTS = "constraints"
 """Optuna's attribute for a trial's constraints: a list, or one attribute `constraints:NAME` for each."""
 FAILED = math.inf
 FARTHEST = 1e150
-"""The largest value. It replaces larger ones, so that differences are finite."""
+"""The largest value. Larger values are replaced by it, so that differences are finite."""
 
 
 def outcome(

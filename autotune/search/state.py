@@ -26,7 +26,7 @@ class Family:
     rows: npt.NDArray[np.int16]
     """value indices of the configs [m, len(params)]"""
     padded_work: Ints | None = None
-    """number of outputs that the device could compute during a launch of each row [m]; None: unknown"""
+    """number of outputs that the device could compute during each row's launch [m]; None: unknown"""
 
 
 class Neighbourhood:

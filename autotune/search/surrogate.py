@@ -15,13 +15,13 @@ from autotune.search.state import Floats, Ints
 Flags = npt.NDArray[np.bool_]
 
 MODELLED_FROM = 3
-"""How many observed values a model needs at least."""
+"""Minimum number of observed values for a model."""
 FIT_EVERY = 8
-"""After how many new observations the weights are fitted again. This grows with the number of observations."""
+"""Number of new observations after which the weights are fitted again. It grows with the number of observations."""
 MODEL_ROWS = 256
-"""On how many observations a model is conditioned at most."""
+"""Maximum number of observations on which a model is conditioned."""
 CLIP = 2.0
-"""How strongly values above the median are compressed, in units of the median's distance from the best."""
+"""Strength with which values above the median are compressed, in units of the median's distance from the best."""
 TINY = 1e-100
 """Smallest unit of a scale, for equal values."""
 LEAST_CHANCE = 0.01
@@ -62,7 +62,7 @@ class Surrogate:
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
         self._weights: dict[str, tuple[tuple[bytes, float, bool], Weights]] = {}
-        """process to its weights and what they were fitted with: points, noise prior, and whether jointly"""
+        """process to its weights and the settings of their fit: points, noise prior, and whether jointly"""
 
     def values(
         self,
@@ -147,7 +147,7 @@ def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | 
 
 
 def fitted_at(observations: int, late: int = 0) -> int:
-    """Return to how many of the first observations weights are fitted, which grows by FIT_EVERY and later by a tenth.
+    """Return the number of first observations to which weights are fitted. It grows by FIT_EVERY and later by a tenth.
 
     This depends only on the number of observations, so it is the same in a resumed search.
     """

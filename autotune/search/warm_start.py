@@ -40,39 +40,39 @@ WARM_START, COST_MODEL = "warm_start", "cost_model"
 """The source of a layer's first configs: the model corrected by similar layers, or the model alone."""
 
 MOST = 10
-"""With how many configs a search starts at most."""
+"""Maximum number of configs with which a search starts."""
 NEAREST = 8
-"""How many pairs of layer and device contribute trials at most."""
+"""Maximum number of pairs of layer and device that contribute trials."""
 NEAR = 4.0
-"""How far the nearest layer and device may be for a warm start."""
+"""Maximum distance of the nearest layer and device for a warm start."""
 FARTHEST = 12.0
 """Distance beyond which a layer is ignored, even if another one is near."""
 DEVIATION = 0.2
-"""Standard deviation of a log time that the cost model does not explain."""
+"""Standard deviation of the part of a log time that the cost model doesn't explain."""
 SHARED = 0.6
-"""How much of the variance belongs to a family on a layer as a whole. The rest belongs to its configs."""
+"""Share of the variance that belongs to a family on a layer as a whole. The rest belongs to its configs."""
 SHARED_DECAY = 0.25
-"""How fast information about a whole family decays with the distance of layer and device."""
+"""Rate at which information about a whole family decays with the distance of layer and device."""
 DECAY = 0.1
-"""How fast information about a single config decays with the distance of layer and device."""
+"""Rate at which information about a single config decays with the distance of layer and device."""
 NOISE = 0.02
 """Variance of an error that does not depend on distance, relative to the square of DEVIATION."""
 FAILED = 1.0
-"""By how much the log time of a failed config is assumed to exceed its prediction."""
+"""Amount by which a failed config's log time is assumed to exceed its prediction."""
 HOPE = 0.3
-"""By how many standard deviations a config is assumed to beat its prediction, once one of the layer's configs was
-tried. Without this, the proposals would all be variants of one tile.
+"""Number of standard deviations by which a config is assumed to beat its prediction, once one of the layer's configs
+has been tried. Without this, the proposals would all be variants of one tile.
 """
 AGAIN = 0.08
 """Penalty, as a log time, on a family's next config for each of its pending configs, so that a misleading family
 doesn't get all configs before results arrive.
 """
 PREDICTED = 4000
-"""For how many random feasible configs of a family the cost model predicts times."""
+"""Number of random feasible configs of a family for which the cost model predicts times."""
 KEPT = 1000
-"""How many of the configs with the fastest predictions are corrected by results."""
+"""Number of configs with the fastest predictions that are corrected by results."""
 NEIGHBOURS = 30
-"""How many feasible configs nearest to each of the BEST tuned configs are corrected as well."""
+"""Number of feasible configs nearest to each of the BEST tuned configs that are corrected as well."""
 BEST = 30
 
 
@@ -313,7 +313,7 @@ def _family(
 
 
 def _covariance(apart: Singles, distance: Floats) -> Floats:
-    """Return how much configs at distance `apart` correlate, on layers and devices at distance `distance`."""
+    """Return the correlation of configs at distance `apart`, on layers and devices at distance `distance`."""
     config = np.exp(-apart - DECAY * distance)
     return np.asarray(SHARED * np.exp(-SHARED_DECAY * distance) + (1 - SHARED) * config)
 

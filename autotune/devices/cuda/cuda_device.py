@@ -1,4 +1,4 @@
-"""One GPU as a `Device`: memory, copies, launches, and timing with events, on request with a cold L2 cache."""
+"""One GPU as a `Device`: memory, copies, launches, and timing with events, optionally with a cold L2 cache."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from autotune.errors import DeviceError, Rejected
 from autotune.problem import Problem
 from autotune.trial import LONG_US, Outcome
 
-_FLUSH_L2_SIZES = 4  # L2 sizes written before a cold sample, which takes long enough to hide the next launch
-_SPIN_CLOCKS = 200_000  # about 100 us, which is longer than enqueueing a pass or a graph from Python takes
+_FLUSH_L2_SIZES = 4  # multiple of the L2 size written before a cold sample; long enough to hide the next launch
+_SPIN_CLOCKS = 200_000  # about 100 us, longer than Python takes to enqueue a pass or a graph
 _PROBE = Path(__file__).parent / "probe.ptx"
 
 
@@ -169,7 +169,7 @@ class CudaDevice:
 
     @property
     def short_us(self) -> float:
-        """For longer passes, what a graph gains (1 to 3 us per launch) is lost in the noise."""
+        """For longer passes, a graph's gain (1 to 3 us per launch) is lost in the noise."""
         return LONG_US
 
     def record(self, passes: Sequence[Callable[[], None]]) -> Passes:
@@ -194,8 +194,8 @@ class CudaDevice:
     def time(self, passes: Passes, *, cold: bool) -> Sample:
         """Time the passes with events. The passes are queued while the device is busy before the first event.
 
-        With `cold`, the device is busy overwriting the L2 cache. In addition, a kernel that spins gives Python the time
-        to queue several passes or hot passes.
+        With `cold`, the device is busy overwriting the L2 cache. For several passes or hot ones, a spinning kernel also
+        gives Python the time to queue them.
         """
         with rejecting():
             if cold:

@@ -133,7 +133,7 @@ class CudaModule:
         return {}
 
     def unload(self) -> None:
-        """Drop the module, which PyCUDA unloads once nothing refers to it any more."""
+        """Drop the module. PyCUDA unloads it once nothing refers to it."""
         self._functions.clear()
         if self._mapped is not None:
             self._mapped.unload()
@@ -182,9 +182,7 @@ class SmClocks:
         self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
 
     def read_mhz(self) -> float | None:
-        """Return the clock between the two records, or None if the time was too short or no multiprocessor made
-        both.
-        """
+        """Return the clock between the two records, or None if too little time passed or no multiprocessor wrote both."""
         driver.memcpy_dtoh(self._notes, int(self._memory))
         before, after = self._notes
         same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)

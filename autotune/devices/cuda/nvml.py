@@ -14,7 +14,7 @@ except ImportError:
 
 
 _PERIOD_S = 1.0
-"""Over what period NVML averages the utilization at most."""
+"""Maximum period over which NVML averages the utilization."""
 
 
 class Sensors:
@@ -40,7 +40,7 @@ class Sensors:
             return Health()
 
     def busy_percent(self) -> int | None:
-        """Return during what percentage of the last second any process's kernels were running, or None if unknown.
+        """Return the percentage of the last second in which kernels of any process ran, or None if unknown.
 
         If the GPU isn't idle, the value is read again a second later, so that kernels that have just ended don't count.
         """
