@@ -1,1 +1,1 @@
-"""Check that families keep their promises: verify configs on difficult problems, and run them under sanitizers."""
+"""Check kernel families: verify configs on difficult problems, and run them under sanitizers."""

@@ -30,13 +30,13 @@ from autotune.family.template import KernelTemplate, Param
 from autotune.problem import Layer, Problem, valid_problems
 from autotune.trial import Config, Value
 
-_MOST_ROWS = 5_000  # maximum configs of a space that is enumerated
-_ENUMERATED = 2  # number of larger spaces that are enumerated nevertheless
+_MOST_ROWS = 5_000  # maximum number of configs in an enumerated space
+_ENUMERATED = 2  # number of larger spaces to enumerate nevertheless
 _SLICES, _SLICE_VALUES, _SLICE_ROWS = 3, 2, 1000  # subspaces of other spaces, values per parameter, configs of each
 _DRAWN = 200  # random configs of each space for the greedy choice, in addition to configs that have a new pair
 _LEAST_HOST_IMAGES, _MOST_HOST_FLOPS = 3, 50_000_000  # limits for a study's layer on a CPU
 _SEVERAL = 3  # blocks on an axis of the grid: the first, the last and one between them
-_MANY = (144, 16)  # values of a run-time size: a multiple of 16 above 127, or 16 if that takes long
+_MANY = (144, 16)  # values of a run-time size: a multiple of 16 above 127, or 16 if that takes too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Factor:
         return f"{self.name}={self.values[value]}"
 
 
-@dataclass(frozen=True)  # without slots, for properties that are computed when its first case starts
+@dataclass(frozen=True)  # without slots, so that properties can be computed when the first case starts
 class Subject:
     """A problem that a family supports, with values for all factors that aren't parameters."""
 

@@ -50,7 +50,7 @@ class CheckRow:
 
     @property
     def problem(self) -> Problem:
-        """The problem on which this is the outcome."""
+        """The problem that was checked."""
         return self.source.problem
 
 
@@ -68,17 +68,19 @@ class _Started:
 
 _SANITIZED_EVERY = 4  # one in this many cases runs under sanitizers, which takes about four times as long
 _SANITIZED_FLOPS = 3_000_000  # maximum FLOPs of a run under sanitizers, in which a matrix product takes seconds
-_SPARE = 3  # configs that a search keeps compiled in addition to the next config
+_SPARE = 3  # number of configs that a search keeps compiled in addition to the next one
 _SANITIZED_THREADS = 1 << 15  # maximum threads of a run under sanitizers
 _ONCE_S = 2.0  # maximum expected time of a run at a further run-time size
 _ONCE_THREADS = 3 << 18  # maximum threads of all runs at further run-time sizes; a CPU takes 2 us per thread
 _VARIANTS = 4  # number of problems of other sizes after each case
-_QUICK_S = 3.0  # maximum average time of a case for running such problems; matrix instructions take long on a CPU
-_TRIED = 400  # cases among which to find one that a CPU runs with large arrays in little time
-_MORE = 64  # a large run-time size over that of a first run, which shows how long a CPU takes with large arrays
+_QUICK_S = 3.0  # maximum average time of a case for such problems to run; matrix instructions take long on a CPU
+_TRIED = 400  # number of cases to search for one that a CPU quickly runs with large arrays
+_MORE = (
+    64  # a large run-time size divided by the size of a first run, which shows how long a CPU takes with large arrays
+)
 _DAY_S = 86400.0
 _LONG_S = 8.0  # maximum expected time of a run at a larger run-time size
-_SANITIZED_SHARE = 0.4  # share of the verification time, above which no further case is sanitized for a while
+_SANITIZED_SHARE = 0.4  # share of the verification time above which no further case is sanitized for a while
 
 
 def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
@@ -141,7 +143,7 @@ class FamilyCheck:
         checker_of(evaluator)
         self._sanitizing = sanitizing
         self._wait = 1
-        """number of cases until one runs under sanitizers; not the first case, so that its outcome comes sooner"""
+        """number of cases until one runs under sanitizers; not the first case, so that its outcome is known sooner"""
         self._left: Callable[[], float] = lambda: math.inf
         self._seconds = {False: 0.0, True: 0.0}
         """seconds of verification, without sanitizers (False) and with sanitizers (True)"""
@@ -204,7 +206,7 @@ class FamilyCheck:
                     arch.cancel()
 
     def _is_compiled(self, started: _Started) -> bool:
-        """Wait in the remaining time for a case to be compiled, and return whether that has happened."""
+        """Wait for a case to be compiled within the remaining time, and return whether it was."""
         wait([started.binary], timeout=min(max(0.0, self._left()), _DAY_S))
         if not started.binary.done() or self._left() <= 0:
             started.binary.cancel()
@@ -339,7 +341,7 @@ class FamilyCheck:
                 self.blocks[stage.entry, axis] = max(extent, self.blocks.get((stage.entry, axis), 0))
 
     def _other_sizes(self, case: Case) -> Iterator[CheckRow]:
-        """Verify the case's config on a variant of the problem with sizes that don't result from any feature."""
+        """Verify the case's config on a variant of the problem with sizes that no feature has."""
         other = self._others.of(case.subject.bound, case.config) if case.subject.most is None else None
         if other is not None:
             yield from self._one(*other)
@@ -401,7 +403,7 @@ def _threads(source: KernelSource) -> int:
 
 
 def _units(problem: Problem) -> int:
-    """Return the product of the run-time sizes, with which a run's time grows."""
+    """Return the product of the run-time sizes, to which a run's time is roughly proportional."""
     return math.prod(problem.runtime_sizes)
 
 

@@ -1,4 +1,4 @@
-"""What a check covered: tested pairs, untested pairs with the reasons, and values that all failures share."""
+"""A check's coverage: tested pairs, untested pairs with the reasons, and values that all failures share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a finished check covered."""
+    """The coverage of a finished check."""
 
     features: Share
     """pairs of features of the problems"""
@@ -48,7 +48,7 @@ class Coverage:
 
 
 def coverage(check: FamilyCheck) -> Coverage:
-    """Return how many pairs of supported features and parameter values were tested, and what wasn't."""
+    """Return the number of tested pairs of supported features and parameter values, and the untested ones."""
     plan = check.plan
     derived = _features(plan) if plan.derivation.problems else []
     return Coverage(

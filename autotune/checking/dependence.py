@@ -1,7 +1,6 @@
 """Warn about declarations that hide a kernel's errors.
 
-In such a declaration, there are inputs without effect, constant outputs, FLOPs that don't grow, or bounds far wider
-than the errors.
+They have inputs without effect, constant outputs, FLOPs that don't grow, or bounds far wider than the errors.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax of one column ignores the input
 _DEADLINE_S = 60.0
-_FEW = 127  # different numbers: fewer than half of the 256 values of a byte
+_FEW = 127  # few different numbers: fewer than half of a byte's 256 values
 _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convolution's strides skip some of the products
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
 _TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
 _TIMES = 2, 8  # factors on a size; with the second, an axis with a stride gets more outputs
-_SLOW = 0.1  # FLOPs that grow more slowly with a size than this share of the arrays' growth leave the size out
+_SLOW = 0.1  # FLOPs ignore a size if they grow with it by less than this share of the arrays' growth
 _LEAST = 1e-5  # smallest tolerance to propose, because small problems have small errors
 
 

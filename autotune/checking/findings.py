@@ -18,7 +18,7 @@ _LINE = re.compile(r"\bkernel\.cu:(\d+)")
 _NOISE = re.compile(
     r"\+0x[0-9a-f]+|\(((?:[^()]|\([^()]*\))*\*(?:[^()]|\([^()]*\))*)\)| at 0x[0-9a-f]+| \[\d+ hazards\]"
 )
-_NEIGHBOURS = 2  # lines after a named line that belong to the same statement
+_NEIGHBOURS = 2  # number of lines after a named line that belong to the same statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ KNOWN = (
     FalseAlarm("mma_strip", "racecheck", _RACE, (r"\bto\[.*= loaded\[", r"leading\(rows\.of\["), _REGISTER_BARRIER),
     FalseAlarm("mma_pair", "racecheck", _RACE, (r"= from\[", r"\bstored\b"), _LANE_FOR_WARP),
 )
-"""racecheck's findings in bundled families that are false, as docs/sanitizers.md shows."""
+"""racecheck's false findings in bundled families, which docs/sanitizers.md explains."""
 
 
 def finished(log: str) -> bool:

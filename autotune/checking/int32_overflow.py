@@ -21,7 +21,7 @@ from autotune.trial import Config
 
 BEYOND = 1 << 31
 """a large problem has an array with more elements than this"""
-_UNITS_BEYOND = 3  # units that end beyond it, so that the last ones also begin there
+_UNITS_BEYOND = 3  # number of units that end beyond it, so that the last ones also begin beyond it
 _WIDE, _WIDENED = (1 << 17) + 1, 8  # a large value for a size that is not a run-time size, and problems to try it on
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # run-time size on a CPU: beyond 16 bits and the limits of two axes of a grid
@@ -171,5 +171,5 @@ def _size(problem: Problem, *, fewer: int) -> int:
 
 
 def _bytes(problem: Problem) -> int:
-    """Return how many bytes two sets of inputs and one set of outputs take."""
+    """Return the size in bytes of two sets of inputs and one set of outputs."""
     return sum(array.size_bytes * (2 if array.role in READ else 1) for array in problem.arrays)

@@ -31,8 +31,11 @@ _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTI
 """
 _EACH = 24  # maximum number of these sizes at which a case is run
 _EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # limits for all these runs of a case together
-_APART = 2  # places in that order between two run-time sizes that change at once
-_ALONE, _LEAST_ALONE = 4, 4  # maximum number of sizes with a single work item in the last block, and their minimum
+_APART = 2  # distance in that order between two run-time sizes that change at once
+_ALONE, _LEAST_ALONE = (
+    4,
+    4,
+)  # maximum number of sizes with a single work item in the last block, and the smallest such size
 _RANDOM = 2  # additional random sizes, which may be larger than all listed sizes
 _RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # limits for the largest random size
 _QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # limits for a problem that a CPU verifies in little time
@@ -40,7 +43,7 @@ _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # limits for a problem with a 
 _WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and a multiple of 512
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 8192: a prime, a multiple of 8 and of 64; beyond 5000: an odd number
 _MODULUS, _VECTOR = 32, 8  # sizes get all remainders modulo 32 (a warp or a tile) and modulo 8 (a vector)
-_WIDER = 8  # sizes up to this many times 32, where a rounded reciprocal no longer divides exactly
+_WIDER = 8  # sizes go up to this many times 32, where a rounded reciprocal no longer divides exactly
 _TRIES = 12  # maximum number of problems to try until the family supports one
 _VECTORS = (1, 2, 4, 8)  # elements beyond whole tiles: 1, or the smallest number that a kernel with vectors supports
 _MOST_EXTENT, _MOST_TILES = 1024, 2  # maximum extent of a tile, and maximum number of whole tiles along an axis
@@ -93,8 +96,8 @@ class RuntimeSizes:
 def _alone(problem: Problem, config: Config, random: np.random.Generator) -> list[int]:
     """Return sizes at which the work items of all units exceed whole blocks by one.
 
-    A work item has as many outputs as one parameter says, or one output. A block has as many work items as a parameter,
-    or the product of two, says.
+    A work item has one output, or as many as the value of a parameter. A block has as many work items as the value of a
+    parameter, or the product of two.
     """
     outputs = [output.elements // problem.runtime_size for output in problem.outputs]
     items = {each // value for each in outputs for value in (1, *_whole(config)) if each % value == 0}

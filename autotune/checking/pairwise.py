@@ -24,7 +24,7 @@ _CHUNK = 4096  # number of rows whose gains are computed together, which limits 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many pairs are covered, and how many are feasible."""
+    """The numbers of covered and of feasible pairs."""
 
     covered: int
     feasible: int
@@ -47,7 +47,7 @@ class Covering:
         self._weight[self._none, :] = self._weight[:, self._none] = 0
 
     def _values(self, rows: Rows) -> npt.NDArray[np.intp]:
-        """Return the numbers of values, counted through all factors [rows, factors]."""
+        """Return the values' numbers, counted across all factors [rows, factors]."""
         return np.where(rows < 0, self._none, rows + self._first[:-1])
 
     def witnesses(self, rows: Rows) -> npt.NDArray[np.intp]:

@@ -1,4 +1,5 @@
-"""Derive small problems that a family's `supports` admits, so that every feature and every pair of features occurs.
+"""Derive small problems that a family's `supports` admits, so that together they contain every feature and every pair
+of features.
 
 All combinations of the operation's features are formed, except for those that break a rule, take long, or are rejected
 by `supports`. From these, problems are chosen until each possible pair of features occurs.
@@ -28,7 +29,7 @@ from autotune.trial import Value
 
 _POOL = 4000  # random problems for the greedy choice, in addition to one problem for each pair
 _ACTIVATED = 2000  # random shapes on which each activation is tried; shapes do not affect activations
-_PLACE = ""  # name of an additional column that contains row numbers
+_PLACE = ""  # key of an additional column with row numbers
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
 """The shapes that satisfy `supports`, by the conditions and derived names left after folding in known words."""
 _TRIES = 400  # number of problems without a config after which further problems are left out

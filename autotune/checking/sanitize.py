@@ -44,9 +44,9 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "initcheck": (),
     "synccheck": (),
 }
-_HOST_FLOPS = 2e8  # limit of a run on `host:check`; two cores compute 1e7 (matrix products) to 1e8 per second
+_HOST_FLOPS = 2e8  # FLOP limit for a run on `host:check`; two cores compute 1e7 (matrix products) to 1e8 per second
 _ONCE_FLOPS = 5e7  # a larger problem runs once, not once for each order of warps and blocks
-_GPU_FLOPS = 1e11  # limit of a run under compute-sanitizer, which makes a kernel a thousand times slower
+_GPU_FLOPS = 1e11  # FLOP limit for a run under compute-sanitizer, which makes a kernel a thousand times slower
 _DEADLINE_S = 300.0  # deadline of one tool on one kernel
 _FAULTY = 86  # exit status if a tool found errors
 _PORTS = 10  # number of ports, from --port on, that one compute-sanitizer may use
@@ -91,7 +91,7 @@ class Verdict:
     tool: str
     """host:check, or one of ALL_TOOLS"""
     n: tuple[int, ...]
-    """values that each run-time size had, such as numbers of images"""
+    """values of each run-time size, such as numbers of images"""
     word: str
     """clean | false alarm | fault | not run"""
     message: str = ""

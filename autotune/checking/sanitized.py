@@ -12,9 +12,7 @@ from autotune.family.template import KernelTemplate
 from autotune.trial import Outcome
 
 SAMPLE = 4
-"""How many configs the sample contains. With four tools, there are 16 processes, and a GPU's host usually has
-16 cores.
-"""
+"""Number of configs in the sample. With four tools, there are 16 processes, and a GPU's host usually has 16 cores."""
 
 
 def sampled(rows: Sequence[CheckRow], most: int = SAMPLE) -> list[CheckRow]:

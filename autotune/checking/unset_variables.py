@@ -1,6 +1,6 @@
-"""Give variables that a kernel may read before they have a value other contents, to find out whether outputs change.
+"""Change the contents of variables that a kernel may read before it sets them, to find out whether outputs change.
 
-g++ names such variables. Some of its warnings are false, because it does not see that two conditions agree.
+g++ warns about such variables. Some of its warnings are false, because it doesn't see that two conditions agree.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ SELF_TEST_S = 600.0  # enough for a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _FOR_CUDA = ("-O2", "-O2")  # optimisation of the library and of its self-test, as in the exported README
 _UNUSED = ("-O0", "-O0")  # if they are not run, only to see whether they build
-_UNTUNED = "-O1"  # for a library whose user waits for it: compiles in two thirds of the time, and calls are as fast
+_UNTUNED = (
+    "-O1"  # for a library that the user is waiting for: compiles in two thirds of the time, and calls are as fast
+)
 _FOR_HOST = ("-O0", "-O1")  # for the host device: the self-test is as fast, and compiles in half of the time
 
 
@@ -206,6 +208,6 @@ def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
 def clean(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment without variables that configure Python or other settings of this process.
 
-    What remains are variables that say where things are on this machine, and which GPU is the first.
+    The remaining variables describe where things are on this machine, and which GPU is the first.
     """
     return {name: environ[name] for name in _OF_THE_MACHINE if name in environ} | {"LC_ALL": "C"}

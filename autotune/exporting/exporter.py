@@ -1,4 +1,4 @@
-"""Write an export: kernels, a C interface, a self-test, a benchmark, and where each kernel comes from.
+"""Write an export: kernels, a C interface, a self-test, a benchmark, and the kernels' provenance.
 
 The files depend only on the recorded trials, so the same kernels give the same bytes. Templates for files other than
 kernels are in `templates/export`.

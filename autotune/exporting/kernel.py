@@ -1,6 +1,4 @@
-"""A kernel for an export: where it comes from, its `.cu` file and compiler flags, and the choice among kernels for a
-problem.
-"""
+"""A kernel for an export: its origin, `.cu` file and compiler flags, and the choice among kernels for a problem."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from autotune.trial import ACCURACY_CLASSES
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a kernel comes from: its layer and device, and how it was measured."""
+    """A kernel's origin: its layer, its device and its measurement."""
 
     study: str
     layer: str
@@ -78,7 +76,7 @@ def kernel_text(origin: Origin, source: KernelSource) -> str:
 
 
 def never_run(device: DeviceInfo) -> str:
-    """Return where the times of a device that doesn't run kernels come from, or "" for one that does."""
+    """Return a text about the origin of times on a device that doesn't run kernels, or "" for a device that does."""
     if device.can.compile:
         return ""
     return "invented" if device.kind == "null" else "recorded elsewhere"

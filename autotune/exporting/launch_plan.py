@@ -20,9 +20,11 @@ from autotune.family.tensor_map_template import TensorMapTemplate
 from autotune.trial import Value
 
 MOST = 16
-"""How many stages a plan, kernels and constants a program, and arguments a stage can have, as in `kernel.h`."""
+"""Maximum number of stages in a plan, of kernels and constants in a program, and of arguments of a stage, as in
+`kernel.h`.
+"""
 MOST_MAPS = 7
-"""How many tensor maps a kernel can have, as in `kernel.h`."""
+"""Maximum number of tensor maps of a kernel, as in `kernel.h`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from autotune.operation.operation import Operation
 from autotune.operation.storage_types import TYPES
 
 MOST_AXES = 8
-"""How many axes an array can have, as in the C interface's conv2d_array."""
+"""Maximum number of axes of an array, as in the C interface's conv2d_array."""
 _FILES = ("kernels", "selftest", "benchmark", "dispatch", "golden", "operation")
 _TARGETS = ("all", "clean", "help", "install", "package", "test", "edit_cache", "rebuild_cache")
 _LIBRARIES = ("c", "cuda", "dl", "gcc", "gcc_s", "m", "pthread", "rt", "stdc++")

@@ -31,7 +31,7 @@ from autotune.tuning.layer_finals import noise_floor
 from autotune.workers.worker import FinalsTimings
 
 ALLOWED = 0.02  # fraction by which an exported kernel may be slower, if the noise floor is lower
-TIMED_S = 3.0  # wall clock of each kernel's finals
+TIMED_S = 3.0  # wall-clock time of each kernel's finals
 _HOST_FLOPS = (
     5e8  # FLOP of a pass on the CPU; testing a kernel takes two dozen passes, and two cores run 1e8 per second
 )
@@ -47,9 +47,9 @@ class LibraryTiming:
 
     name: str
     own_us: tuple[float, ...]
-    """medians of the tuner's kernel, microseconds, each with weights at other addresses"""
+    """medians of the tuner's kernel, microseconds, each with weights at a different address"""
     library_us: tuple[float, ...]
-    """medians of the library's kernel, microseconds, each with weights at other addresses"""
+    """medians of the library's kernel, microseconds, each with weights at a different address"""
     ratio: float
     """median over rounds of the library's fastest timing divided by the tuner's slowest"""
     surely: float

@@ -34,7 +34,7 @@ From Python, with the folder `python` on the path, use:
 - `autotune_runtime.torch_operator()`, an operator for PyTorch with a schema and a fake kernel"""
 
 RUNTIME = "autotune_runtime"
-"""What the package and the header are called in exports of conv2d. For other operations, this is autotune_NAME."""
+"""Name of the package and the header in exports of conv2d. For other operations, it is autotune_NAME."""
 _OLD_NAMES = {
     "autotune_conv2d.h": f"/* This header is now called {RUNTIME}.h; the next version removes the old name. */\n"
     f'#include "{RUNTIME}.h"\n',

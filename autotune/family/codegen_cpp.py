@@ -21,7 +21,7 @@ _NOT_IN_CPP = ("**", "bank_conflicts")
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What is left of an expression after folding: its value if known, and its text in a header and in C++."""
+    """The remainder of an expression after folding: its value if known, and its text in a header and in C++."""
 
     text: str
     cpp: str

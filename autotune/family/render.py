@@ -42,7 +42,7 @@ def render(bound: BoundTemplate, config: Config) -> KernelSource:
 def relaunched(source: KernelSource, bound: BoundTemplate) -> KernelSource:
     """Evaluate a rendered program's launches and sizes again for the run-time sizes of `bound`.
 
-    Rules other than resource limits are ignored. They may exclude configs that are wasteful for few images, but a
+    Rules other than resource limits are ignored. Such rules may exclude configs that are wasteful for few images, but a
     kernel must run for any number of images, as in an exported library.
 
     Raises Rejected('invalid_config', 'resource_limit', ...) for a launch that the device can't make, and TemplateError

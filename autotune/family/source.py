@@ -1,4 +1,4 @@
-"""What rendering produces: `KernelSource`, a program with its launches evaluated for one problem."""
+"""The result of rendering: `KernelSource`, a program with its launches evaluated for one problem."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SAMPLED_ROWS = 20_000  # configs drawn from a space too large to enumerate
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Which configs a study admits, in addition to what the families allow."""
+    """A study's restrictions on configs, in addition to the families' own rules."""
 
     accuracy: tuple[str, ...] = ACCURACY_CLASSES
     workspace_limit_bytes: int = 1 << 62
@@ -60,7 +60,7 @@ class BoundTemplate:
 
     @cached_property
     def needs(self) -> Mapping[str, frozenset[str]]:
-        """Which parameters each parameter and derived value depends on."""
+        """The parameters on which each parameter and derived value depends."""
         needs = {param.name: frozenset({param.name}) for param in self.template.params}
         for name, expression in self.template.derived:
             needs[name] = frozenset().union(*(needs.get(other, frozenset()) for other in expression.names))

@@ -27,7 +27,7 @@ _OPENED = re.compile(r"\s*/\*#\s*kernel\b")
 
 @dataclass(frozen=True, slots=True)
 class FamilyFile:
-    """A family's file and the operation that it is for. Several operations may share a file."""
+    """A family's file and operation. Several operations may share a file."""
 
     name: str
     path: Path

@@ -21,11 +21,11 @@ from autotune.text_file import read_text
 Body = Template
 """A family's text as compiled by Jinja."""
 KEPT = 512
-"""How many parsed families a process caches, and for how many included files it caches definitions. This is several
-times the number of bundled families, because with a smaller cache, loading all families would parse each of them again.
+"""Number of parsed families, and of included files' definitions, that a process caches: several times the number of
+bundled families, because with a smaller cache, loading all families would parse each of them again.
 """
 MARK = "\ue000%s\ue001"
-"""A line end added by `source_map`: the line's origin between two characters that don't occur in any program."""
+"""The line end added by `source_map`: the line's origin between two characters that don't occur in any program."""
 MARKS = re.compile("\ue000([^\ue001]*)\ue001")
 _MARKED = f"(?:{MARKS.pattern.replace('(', '').replace(')', '')})?"
 EPILOGUE = "_epilogue.cuh"

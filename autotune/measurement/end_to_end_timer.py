@@ -128,8 +128,7 @@ def measure_end_to_end(
 def hidden_fraction(
     total_us: Sequence[float], copy_in_us: Sequence[float], kernel_us: Sequence[float], copy_out_us: Sequence[float]
 ) -> float | None:
-    """Return the share of the copy time that overlaps with kernels, from rounds of samples, or None if noise is too
-    large.
+    """Return the share of the copy time that overlaps with kernels, from rounds of samples, or None if noise hides it.
 
     1 means that the total takes no longer than the kernels alone, and 0 that the parts run one after another. If the
     share is negative, the overlapping parts take even longer than that.

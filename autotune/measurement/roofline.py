@@ -74,7 +74,7 @@ def floor(problem: Problem, accuracy: str, rates: Mapping[str, float], flops: in
 def _memory_us(problem: Problem, rates: Mapping[str, float]) -> float:
     """Return how long it takes to move a layer's bytes.
 
-    The written bytes, and just as many read ones, move at the copy rate. Any further reads move at the read rate, if
+    Written bytes, and an equal number of read bytes, move at the copy rate. Any further reads move at the read rate, if
     that is known and higher.
     """
     written = written_bytes(problem)

@@ -44,10 +44,11 @@ from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 TUNE_FIRST = "run `autotune tune STUDY` first"
 
 DecidedBy = Literal["finals", "retime", "median"]
-"""Which measurement made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
+"""The measurement that made a trial the best: the latest finals, a retime, or the smallest median while tuning."""
 
 Match = Literal["exact", "device class"]
-"""How well a row matches a device: tuned on it, or on one with the same compute capability and SM count."""
+"""How well a row matches a device: tuned on the device itself, or on one with the same compute capability and SM count.
+"""
 
 CORRECT = trials.c.outcome == str(Outcome.CORRECT)
 
@@ -119,7 +120,7 @@ class BestStore:
         return rows if device is None else _matching(rows, device)
 
     def is_imported(self, what: str | Problem | None = None, device: DeviceInfo | None = None) -> bool:
-        """Return whether there are correct imported trials that would be ranked after a retime on this machine."""
+        """Return whether there are correct imported trials that a retime on this machine would rank."""
         never_retimed = ~select(retimes.c.id).where(retimes.c.trial_id == trials.c.id).exists()
         return self._is_there(what, device, CORRECT, trials.c.origin == "imported", never_retimed)
 
@@ -139,9 +140,8 @@ class BestStore:
             return connection.execute(select(trials.c.id).where(*among).limit(1)).first() is not None
 
     def advice(self, what: str | None, device: DeviceInfo | None = None, otherwise: str = TUNE_FIRST) -> str:
-        """Return advice for a layer without a best kernel.
-
-        This is to re-time imported trials, to find out why all trials failed, or `otherwise`.
+        """Return advice for a layer without a best kernel: re-time imported trials, find out why all trials failed, or
+        `otherwise`.
         """
         named = f" {what}" if what else ""
         if self.is_imported(what, device):

@@ -99,7 +99,7 @@ class DeviceStore:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A process's run on a device in an environment, in an open transaction."""
+    """A process's run on a device in an environment, within an open transaction."""
 
     connection: Connection
     now: datetime

@@ -23,7 +23,7 @@ _ALLOWED = frozenset(
         sqlite3.SQLITE_FUNCTION,
     }
 )
-"""What a dump may do, apart from the changes to sqlite_master that CREATE makes by itself."""
+"""The operations that a dump may use, apart from CREATE's own changes to sqlite_master."""
 SHOWN_CHARACTERS = 200
 """the number of characters of a forbidden statement that an error message shows"""
 _STATISTICS = ("ANALYZE", 'DELETE FROM "sqlite_stat', 'INSERT INTO "sqlite_stat')

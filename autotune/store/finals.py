@@ -93,7 +93,7 @@ class FinalsRow:
     verdicts: tuple[Verdict, ...]
     ended_at: datetime
     superseded_at: datetime | None
-    """when a retime contradicted these finals; None as long as they count"""
+    """when a retime contradicted these finals; None while they count"""
     origin: Origin
     sequence: int
     """the position of the finals' last measurement in the database"""
@@ -155,7 +155,7 @@ class FinalsStore:
     def add(self, scope: Scope, record: Finals) -> None:
         """Store finals: the interleaved timings of all finalists, the winner and the verdicts.
 
-        Raises StoreError if a number isn't that of a correct trial of the layer.
+        Raises StoreError if a number doesn't belong to a correct trial of the layer.
         """
         with self.database.write() as connection:
             winner_id = _correct_trial(connection, scope, record.winner)

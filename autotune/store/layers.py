@@ -1,4 +1,4 @@
-"""Layers as shapes, and what trials tune: a layer, a set of layers, or an imported space."""
+"""Layers as shapes, and tuning targets: a layer, a set of layers, or an imported space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEPT = 4096  # number of problems that a process caches
 _NOWHERE = Path(os.devnull)  # the folder of a stored operation: no file is read or run from it
 
 LARGEST_INTEGER = 2**63 - 1
-"""SQLite's largest integer, since its integers are signed and have 64 bits."""
+"""SQLite's largest integer (signed, 64 bits)."""
 
 
 def problem_values(problem: Problem) -> Values:

@@ -58,7 +58,7 @@ _HAS_TEXT = "EXISTS (SELECT 1 FROM {0}.source_paragraphs WHERE source_id = {1}.i
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """How many rows a merge copied and skipped."""
+    """The numbers of rows that a merge copied and skipped."""
 
     trials: int
     known: int

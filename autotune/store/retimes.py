@@ -63,7 +63,7 @@ def _insert(
     message: str,
     now: datetime,
 ) -> int:
-    """Store a retime and its measurement, which ranks the trial from now on, and return the retime's id.
+    """Store a retime and its measurement, which now ranks the trial, and return the retime's id.
 
     Among one kernel's trials on one device, only the last one measured is ranked. Finals that the retime contradicts
     are superseded. Raises StoreError for a trial without a time.

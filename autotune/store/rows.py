@@ -44,7 +44,7 @@ def identify(connection: Connection, table: Table, identity: Values, rest: Value
 
 
 def among(column: Column[Any], values: Iterable[int | str]) -> ColumnElement[bool]:
-    """Return the condition that a column has one of these values, of which there can be any number."""
+    """Return the condition that a column has one of these values. There may be any number of values."""
     return column.in_(select(func.json_each(json.dumps([*values])).table_valued("value").c.value))
 
 

@@ -43,7 +43,7 @@ class TrialKey:
     config: Config
     source_hash: str | None
     attempts: int = 1
-    """how often the trial was started, including this time; runs that the user ended do not count"""
+    """number of times the trial was started, including this one; runs ended by the user don't count"""
 
 
 CIRCUMSTANCES = ("tuning_target_id", "device_id", "environment_id", "measurement_mode", "origin")

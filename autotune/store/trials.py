@@ -72,7 +72,7 @@ class MeasurementStore:
 
 
 Origin = Literal["measured", "imported"]
-"""Where a trial comes from: tuned into this database, or copied from another file."""
+"""A trial's origin: measured by a run with this database, or copied from another file."""
 
 _RESOURCES = tuple(trials.c[field.name] for field in fields(Resources))
 _OUTCOMES = {str(outcome): outcome for outcome in Outcome}
@@ -108,7 +108,7 @@ class TrialRow:
     reused: bool
     """whether the trial is a copy of a trial measured earlier"""
     attempts: int
-    """how often the trial was started"""
+    """number of times the trial was started"""
     stages: tuple[Stage, ...] = ()
     """the launches of one forward pass; empty if the config was rejected before rendering"""
     flops: int | None = None
@@ -116,7 +116,7 @@ class TrialRow:
     origin: Origin = "measured"
     """`measured` in this database, or `imported`"""
     proposed_by: str = "search"
-    """what proposed the config: search, default, warm_start or cost_model"""
+    """source of the config: search, default, warm_start or cost_model"""
     ranking_median_us: float | None = None
     """the median of the latest measurement here, by which `best` ranks the trial; None if the trial is not ranked"""
     sequence: int = 0

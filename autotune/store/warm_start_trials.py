@@ -19,7 +19,7 @@ from autotune.store.trials import stored_config
 from autotune.trial import Config
 
 PER_FAMILY = 60
-"""How many of a family's fastest trials on one layer and device are returned."""
+"""Number of a family's fastest trials on one layer and device to return."""
 
 
 @dataclass(frozen=True, slots=True)

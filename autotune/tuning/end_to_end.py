@@ -32,7 +32,7 @@ _HEADER = (
     "its input, runs the kernel, copies its output.'"
 )
 FAMILY = TemplateRecord(END_TO_END, hashlib.sha256(_HEADER.encode()).hexdigest(), _HEADER)
-"""The record that takes the place of a template in end-to-end trials."""
+"""The record that replaces a template in end-to-end trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class _EndToEndLine:
         return self.layer.problem.runtime_size
 
     def _binary(self, program: Program) -> Binary:
-        """Compile a program, or return an earlier binary (most families have the same text for every n)."""
+        """Compile a program, or return an earlier binary, because most families render the same text for every n."""
         if program.hash not in self.compiled:
             self.compiled[program.hash] = self.evaluator.build(program)
         return self.compiled[program.hash].result()

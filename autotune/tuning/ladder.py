@@ -94,7 +94,7 @@ def climb(
 
 
 Circumstances = tuple[tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""What all trials of a ladder have in common: device and environment identities, and a measurement mode."""
+"""The circumstances shared by all trials of a ladder: device and environment identities, and a measurement mode."""
 
 
 def circumstances(rows: Sequence[TrialRow]) -> dict[Circumstances, list[TrialRow]]:

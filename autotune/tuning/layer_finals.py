@@ -64,9 +64,9 @@ def entrants(trials: Sequence[Trial], keep: Sequence[Trial]) -> list[Trial]:
 
 
 def noise_floor(first: Timing, second: Timing) -> float:
-    """Return by what fraction the two timings of the same kernel in an A/A pair differ.
+    """Return the fraction by which the two timings of the same kernel in an A/A pair differ.
 
-    This is how far the ratio's confidence interval reaches from 1, and at least LEAST_NOISE.
+    It is the distance from 1 to the far end of the ratio's confidence interval, and at least LEAST_NOISE.
     """
     low, _, high = paired_ratio(first.samples_us, second.samples_us)
     return max(abs(low - 1), abs(high - 1), LEAST_NOISE)
@@ -138,9 +138,7 @@ PLAIN_FINALS = FinalsPlan()
 InTurn = tuple[FinalsTimings, float]
 """Interleaved timings with their noise floor, which is the fraction by which two timings of the same kernel differ."""
 Held = Generator[Future[object], None, "FinalsResult | None"]
-"""A generator that runs finals. It resumes when the future that it yielded is done, so that other layers
-needn't wait.
-"""
+"""A generator that runs finals. It resumes when the yielded future is done, so that other layers don't have to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ class LayerFinals:
     admitted: tuple[str, ...]
     """accuracy classes that the study admits for this layer"""
     default: Config | None
-    """a config that takes part whatever its rank"""
+    """a config that takes part regardless of rank"""
     cache: str
     seed: int
     disprove: Callable[[Trial, str], None]

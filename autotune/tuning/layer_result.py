@@ -18,7 +18,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """How the configs with which a search began turned out."""
+    """The results of the configs with which a search began."""
 
     by: str
     """`warm_start`, or `cost_model` if no similar layer was tuned"""

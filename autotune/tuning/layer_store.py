@@ -24,7 +24,7 @@ STRIKES = 2  # interrupted runs of a kernel after which it is quarantined
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """What is stored about a layer on a device when a run, or a part of one, begins."""
+    """A layer's stored state on a device when a run, or a part of one, begins."""
 
     name: str
     """name in the form `study.layer`"""

@@ -26,7 +26,7 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 
 T = TypeVar("T")
 SWITCH_S = 0.0001
-"""How long, in seconds, a result from a device may wait for the interpreter while the search is computing.
+"""Seconds that a device's result may wait for the interpreter while the search is computing.
 
 Python's default of 5 ms is longer than most kernels take.
 """
@@ -112,21 +112,21 @@ class Pipeline:
 
     @property
     def has_room(self) -> bool:
-        """Whether it is worth starting another config now."""
+        """Whether to start another config now."""
         return self.under_way < self._evaluator.ahead
 
     @property
     def _capacity(self) -> int:
-        """How many kernels may be handed to the devices.
+        """The number of kernels that may be handed to the devices.
 
-        This is one more than the number of concurrent `evaluate` calls, because proposing a config takes as long as
+        It is one more than the number of concurrent `evaluate` calls, because proposing a config takes as long as
         running a kernel.
         """
         return min(self._evaluator.slots + 1, self._evaluator.ahead)
 
     @property
     def under_way(self) -> int:
-        """How many configs have been started whose trials aren't stored yet."""
+        """The number of started configs whose trials aren't stored yet."""
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:

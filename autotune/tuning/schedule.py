@@ -27,7 +27,7 @@ docs/search.md lists alternatives.
 
 
 def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: float | None) -> float:
-    """Return by how much a layer's next evaluation is expected to reduce the network's time, up to a common factor.
+    """Return the expected reduction of the network's time by a layer's next evaluation, up to a common factor.
 
     The layer runs `count` times in the network. `best_us` is the time of its best kernel, `evaluated` the number of
     evaluations including pending ones, and `floor_us` the minimum time of any kernel, if known. If `best_us` is below
@@ -37,7 +37,7 @@ def expected_gain_us(*, count: int, evaluated: int, best_us: float, floor_us: fl
     return count * (above_us if above_us > 0 else best_us) / math.pow(max(1, evaluated), DECAY)
 
 
-LISTING = 0.5  # largest share of a total time that listing the spaces may use; a late kernel is better than no kernel
+LISTING = 0.5  # maximum share of a total time that listing the spaces may use; a late kernel is better than none
 AT_ROOFLINE = 1.02  # with a shared budget, a layer stops when its best time is at most this factor times the floor
 TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "at its roofline"
 """reasons why a layer with a shared budget stopped"""
@@ -75,7 +75,9 @@ class Schedule:
                 chosen = self._next()
                 if chosen is not None and not chosen.begun:
                     chosen.begin(pipeline)
-                elif chosen is not None:  # one proposal at a time, so that results do not wait for further proposals
+                elif (
+                    chosen is not None
+                ):  # one proposal at a time, so that results don't have to wait for further proposals
                     chosen.ask(pipeline)
                 self._conclude()
                 pipeline.advance(wait=self._next() is None, others=[future for _, future in self._finals.values()])
@@ -157,8 +159,8 @@ class Schedule:
                 tuned.stopped = spent or (ROOFLINE if self._at_roofline(tuned) else "")
 
     def _at_roofline(self, tuned: TunedLayer) -> bool:
-        """Return whether a layer's best time is almost at the floor. If a kernel beats the floor, that is wrong, and
-        so: False.
+        """Return whether a layer's best time is almost at the floor. If a kernel beats the floor, the floor is wrong,
+        so return False.
         """
         floor, best_us = self._floor_us(tuned), tuned.best_us
         return floor is not None and best_us is not None and floor <= best_us <= AT_ROOFLINE * floor

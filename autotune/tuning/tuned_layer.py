@@ -27,7 +27,7 @@ from autotune.tuning.layer_store import LayerState, StoredLayer, quarantine_susp
 from autotune.tuning.pipeline import LayerQueue, Pipeline
 from autotune.tuning.trial_log import Phase, Progress, TrialLog, fastest
 
-SHARE = 5  # at most 1/5 of a budget is pending, so that later configs of a small budget learn from earlier results
+SHARE = 5  # at most 1/5 of a budget is pending, so that later configs in a small budget learn from earlier results
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +152,14 @@ class TunedLayer:
 
     @property
     def start_us(self) -> float | None:
-        """The time from which this run started: that of the best earlier kernel, or else of the first correct one."""
+        """The time from which this run started: the best earlier kernel's, or else the first correct one's."""
         if self.incumbent is not None:
             return self.incumbent.median_us
         return next((trial.median_us for trial in self.log.trials if trial.median_us is not None), None)
 
     @property
     def evaluated(self) -> int:
-        """How many distinct kernels were compiled, or failed to compile, in the study's entire history."""
+        """The number of distinct kernels that were compiled, or failed to compile, in the study's entire history."""
         return len(self.log.evaluated)
 
     def under_way(self, pipeline: Pipeline) -> int:
@@ -167,7 +167,7 @@ class TunedLayer:
         return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:
-        """Return whether it is worth starting another config before a pending one has ended."""
+        """Return whether to start another config before a pending one has ended."""
         if self._queue is None or not pipeline.has_room:
             return False
         if pipeline.of(self._queue) >= max(1, self.study.trials // SHARE):
@@ -245,7 +245,7 @@ class TunedLayer:
         self.log.disprove(replace(trial, outcome=Outcome.WRONG_RESULT, reason="wrong_after_timing", message=message))
 
     def _design_result(self) -> DesignResult | None:
-        """Return how the initial configs turned out, or None if there were none."""
+        """Return the results of the initial configs, or None if there were none."""
         if self.design is None:
             return None
         trials = [trial for trial in self.log.trials if self.search.proposed_by(trial.config) == self.design.by]

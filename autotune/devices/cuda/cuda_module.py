@@ -182,7 +182,7 @@ class SmClocks:
         self._probe.launch(Launch("stamp", blocks, (1, 1, 1), 0, (np.uint64(to), np.uint64(self._serial))))
 
     def read_mhz(self) -> float | None:
-        """Return the clock between the two records, or None if too little time passed or no multiprocessor wrote both."""
+        """Return the clock between the two records, or None if they are too close or no multiprocessor wrote both."""
         driver.memcpy_dtoh(self._notes, int(self._memory))
         before, after = self._notes
         same = (before[:, 2] == self._serial) & (after[:, 2] == self._serial)

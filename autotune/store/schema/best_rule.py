@@ -8,7 +8,7 @@ from __future__ import annotations
 from string import Template
 
 KEY = ("tuning_target_id", "device_id", "accuracy", "deterministic", "measurement_mode")
-"""The columns by which trials are grouped; each group has its own best trial."""
+"""The columns by which trials are grouped. Each group has its own best trial."""
 
 _RULE = Template(
     """\

@@ -35,7 +35,7 @@ Values = dict[str, Any]
 
 
 def escaped(text: str) -> str:
-    """Escape NUL and characters that UTF-8 can't encode, so that everyone who reads the file can read the text."""
+    """Escape NUL and characters that UTF-8 can't encode, so that every program can read the text."""
     if text.isprintable() and text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

@@ -1,4 +1,4 @@
-"""Store a kernel's text as paragraphs. Kernels have most paragraphs in common, so each one is stored only once."""
+"""Store a kernel's text as paragraphs. Kernels share most paragraphs, so each one is stored only once."""
 
 from __future__ import annotations
 

@@ -138,9 +138,9 @@ MIGRATIONS: tuple[Callable[[Connection, Path], object], ...] = (
     _conv_gets_a_prologue,
     _strips_name_their_filter_rows,
 )
-"""Functions that each migrate a file to the next schema; their second argument is a copy of the file before.
+"""Functions that each migrate a file to the next schema; their second argument is a copy of the original file.
 
-`_from_12` creates the tables of the newest schema, so the functions after it also run on those. A new column that may
+`_from_12` creates the tables of the newest schema, so the functions after it also run on these. A new column that may
 be NULL or has a default needs no migration: a file that lacks the column gets it.
 """
 

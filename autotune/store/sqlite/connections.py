@@ -36,7 +36,7 @@ def translate_errors(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def damaged(path: Path, how: str) -> StoreError:
-    """Return the error for a damaged file, leaving the file as it is."""
+    """Return the error for a damaged file, without changing the file."""
     shown = one_line(str(path))
     return StoreError(
         f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or save what can be read with "

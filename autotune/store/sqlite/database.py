@@ -25,7 +25,7 @@ from autotune.resources import RECORDED, recorded_database, shown_results
 from autotune.store.sqlite.connections import translate_errors
 
 LOCK_TIMEOUT_S = 60.0
-"""seconds that a transaction waits for another process; merging 20,000 trials holds the lock for some seconds"""
+"""seconds that a transaction waits for another process; merging 20,000 trials holds the lock for several seconds"""
 
 Clock = Callable[[], datetime]
 

@@ -64,7 +64,9 @@ def is_current(connection: Connection, version: int | None) -> bool:
 
 
 ANALYSIS_LIMIT = 1000
-"""rows of each index that ANALYZE reads; takes milliseconds for any size (https://www.sqlite.org/lang_analyze.html)"""
+"""number of rows of each index that ANALYZE reads, which takes milliseconds for any size
+(https://www.sqlite.org/lang_analyze.html)
+"""
 
 
 def open_for_writing(url: str | Path, *, timeout_s: float, clock: Clock) -> Database:

@@ -21,7 +21,7 @@ Cell = int | float | str | bytes | None
 READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE},
 )
-"""What a statement may do. Writes, ATTACH, PRAGMA and transactions are rejected."""
+"""The operations that a statement may use. Writes, ATTACH, PRAGMA and transactions are rejected."""
 FILE_ERRORS = frozenset(
     {
         *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
@@ -54,7 +54,9 @@ def run_query(database: Database, sql: str, *, within_s: float | None = None) ->
         closing(connect_for_reading(database.file, database.timeout_s)) as raw,
     ):
         first.exec_driver_sql("SELECT 1 FROM sqlite_master").close()  # keeps the file open, and closes it last
-        raw.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')")  # creates both, which the guard would refuse
+        raw.execute(
+            "SELECT 1 FROM json_each('[]'), json_tree('[]')"
+        )  # creates both functions, which the guard wouldn't allow
         raw.set_authorizer(guard.allows)
         raw.set_progress_handler(guard.is_late, _STEPS)
         with _as_store_error(sql, guard, within_s):
@@ -100,7 +102,9 @@ def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator
             raise
         allowed = "only reading is allowed, one SELECT statement: " if guard.refused else ""
         words = one_line(str(error)).rstrip(".")
-        if isinstance(error, sqlite3.ProgrammingError | sqlite3.Warning):  # several statements, or a null character
+        if isinstance(
+            error, sqlite3.ProgrammingError | sqlite3.Warning
+        ):  # raised for several statements or a null character
             words += "; give one SELECT statement"
         if sql.lstrip().lower().startswith((".", "pragma")) or words.startswith(
             ("no such table", "no such column", "cannot join")
