@@ -81,20 +81,28 @@ struct Values {
 """
 
 
-def check_program(problem: Problem) -> Program:
+def check_program(problem: Problem, dtype: str | None = None) -> Program:
     """Return a program that makes a problem's data, computes the float64 reference and compares outputs with it.
 
-    All problems of an operation with the same words share one program.
+    All problems of an operation with the same words share one program. `dtype` replaces the arrays' storage types.
     """
-    return _program({array.name: array.dtype for array in problem.arrays}, problem)
-
-
-def reference_program(problem: Problem) -> Program:
-    """Return the verification program with inputs in double, whatever the problem's storage type.
-
-    It computes references for consecutive layers.
-    """
-    return _program(dict.fromkeys((array.name for array in problem.arrays), "f64"), problem)
+    dtypes = {array.name: dtype or array.dtype for array in problem.arrays}
+    used = tuple(dict.fromkeys(dtypes.values()))
+    entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
+    stored = [_stored(TYPES[dtype]) for dtype in used]
+    headers = dict.fromkeys(TYPES[dtype].header for dtype in used)
+    above = (
+        "".join(f"#include <{header}>\n" for header in headers if header),
+        _VALUES,
+        *stored,
+        _prologue(problem, dtypes),
+    )
+    below = (_own("check.cu"), *(f"AUTOTUNE_CHECKS({dtype})" for dtype in used))
+    if in_numpy(problem.operation):
+        return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)
+    reference = reference_text(problem.operation)
+    placed = (f'#line 1 "{REFERENCE}"', reference, '#line 1 "check.cu"')  # so that compilers' errors name this file
+    return Program("\n".join((*above, *placed, *below, _own("reference.cu"))), (*entries, "reference"))
 
 
 def entry_of(entry: str, dtype: str) -> str:
@@ -134,26 +142,6 @@ def _sizes(declared: Operation) -> list[str]:
     The leading size is included only if one unit's outputs depend on other units.
     """
     return sorted(declared.numbers - ({declared.leading} if declared.independent else set()))
-
-
-def _program(dtypes: Mapping[str, str], problem: Problem) -> Program:
-    """Return the verification program for a problem whose arrays have the storage types `dtypes`."""
-    used = tuple(dict.fromkeys(dtypes.values()))
-    entries = (*ENTRIES, *(entry_of(entry, dtype) for dtype in used for entry in OF_DTYPE))
-    stored = [_stored(TYPES[dtype]) for dtype in used]
-    headers = dict.fromkeys(TYPES[dtype].header for dtype in used)
-    above = (
-        "".join(f"#include <{header}>\n" for header in headers if header),
-        _VALUES,
-        *stored,
-        _prologue(problem, dtypes),
-    )
-    below = (_own("check.cu"), *(f"AUTOTUNE_CHECKS({dtype})" for dtype in used))
-    if in_numpy(problem.operation):
-        return Program("\n".join((*above, _NO_ACTIVATION, *below)), entries)
-    reference = reference_text(problem.operation)
-    placed = (f'#line 1 "{REFERENCE}"', reference, '#line 1 "check.cu"')  # so that compilers' errors name this file
-    return Program("\n".join((*above, *placed, *below, _own("reference.cu"))), (*entries, "reference"))
 
 
 def reference_text(declared: Operation) -> str:

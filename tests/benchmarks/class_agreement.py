@@ -30,7 +30,7 @@ from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.source import KernelSource
 from autotune.measurement.guard_bands import GuardedArray
 from autotune.measurement.launcher import LoadedKernel, Tensors
-from autotune.measurement.reference import reference_arguments, reference_program
+from autotune.measurement.reference import check_program, reference_arguments
 from autotune.measurement.storage import encoded, stored
 from autotune.measurement.test_data import REFERENCE_BYTES
 from autotune.problem import Conv2dProblem, as_conv2d
@@ -319,7 +319,7 @@ def main(words: list[str] | None = None) -> int:
     evaluator = evaluator_of(asked.device, usable_cores())
     assert isinstance(evaluator, DeviceEvaluator)
     with Store(asked.db, create=False) as store, closing(evaluator):
-        compiled = [evaluator.build(reference_program(problem)).result() for problem in (first, second)]
+        compiled = [evaluator.build(check_program(problem, "f64")).result() for problem in (first, second)]
         device = open_device(asked.device)
         network = Network(device, NetworkSpec(first, second, asked.images, asked.seed), (compiled[0], compiled[1]))
         for accuracy, rows in kernels_of(study, evaluator, store).items():

@@ -15,7 +15,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template, load_templates
-from autotune.measurement.reference import reference_program
+from autotune.measurement.reference import check_program
 from autotune.measurement.storage import encoded, stored
 from autotune.problem import Conv2dProblem
 from autotune.trial import Config
@@ -33,7 +33,7 @@ TAP = "sum += w[((k * C + c) * R + r) * S + s]"
 
 
 def references(cxx: str, spec: NetworkSpec) -> tuple[Binary, Binary]:
-    first, second = (compiled(reference_program(problem), cxx=cxx) for problem in (spec.first, spec.second))
+    first, second = (compiled(check_program(problem, "f64"), cxx=cxx) for problem in (spec.first, spec.second))
     return first, second
 
 
