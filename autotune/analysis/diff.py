@@ -1,4 +1,4 @@
-"""Rows of `diff` -> their cells, such as which side is faster, and the side that a word stands for."""
+"""Rows of `diff` -> their cells, such as the faster side. Also find the side that a word stands for."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
 
 
 def _uncertainty(row: Mapping[str, Any], side: str) -> float:
-    """Return how uncertain the samples' median is, as a fraction of it."""
+    """Return the uncertainty of the samples' median, as a fraction of the median."""
     samples_us, median_us = json.loads(row[f"{side}_samples_us"]), row[f"{side}_us"]
     return float(median_half_width(samples_us) / median_us) if samples_us and median_us else 0.0
 
@@ -106,7 +106,7 @@ def _verdict(row: Mapping[str, Any], noise: float | None) -> str:
 
 
 def _changes(before: Config, after: Config) -> str:
-    """List what changed between two configs, such as `bands=1->3`."""
+    """List the changes between two configs, such as `bands=1->3`."""
     if before.template != after.template:
         return f"{before.template}->{after.template}"
     old = before.params

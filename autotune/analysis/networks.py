@@ -28,7 +28,7 @@ class NetworkLayer:
     """the fastest library or baseline that the study admits, in the finals that the kernel won"""
 
     def times(self, time_us: float | None) -> float | None:
-        """Multiply the time of one run by how often the network runs the layer."""
+        """Multiply the time of one run by the number of times that the network runs the layer."""
         return None if time_us is None else self.layer.count * time_us
 
     @property

@@ -31,8 +31,8 @@ from autotune.tempdirs import temporary_folder
 from autotune.trial import KernelProfile
 from autotune.workers.profiled import Job, Kernel
 
-_DEADLINE_S = 600.0  # every launch is replayed once for each set of counters that can be read together
-_MOST_RETRIES = 8  # each retry leaves out counters that this ncu or this device does not have
+_DEADLINE_S = 600.0  # ncu replays every launch once for each set of counters that can be read together
+_MOST_RETRIES = 8  # each retry leaves out counters that this ncu or this device lacks
 
 COUNTERS: Mapping[str, tuple[str, ...]] = {
     "time_us": ("gpu__time_duration.sum",),
@@ -66,7 +66,7 @@ STALLS = (
     *("math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard"),
     *("sleeping", "tex_throttle", "wait"),
 )
-"""Reasons why a warp doesn't issue, as ncu calls them; `selected` is left out because it isn't a stall."""
+"""ncu's names for the reasons why a warp doesn't issue, except `selected`, which isn't a stall."""
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _SCALE = {  # unit to the factor that converts it to microseconds, bytes or a fraction
     "%": 1e-2,
@@ -133,7 +133,7 @@ class Profiler:
 
 
 def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
-    """Assign launches to kernels by the number of stages. A kernel whose launches aren't all there gets none."""
+    """Assign launches to kernels by the number of stages. A kernel with missing launches gets none."""
     ends = list(accumulate(counts))
     return tuple(
         tuple(replace(launch, position=at) for at, launch in enumerate(launches[end - count : end]))
@@ -279,7 +279,7 @@ def _version(ncu: Path) -> str:
 
 
 def _why(said: str) -> str:
-    """Return why there is no profile, based on ncu's output."""
+    """Return the reason why there is no profile, from ncu's output."""
     if "ERR_NVGPUCTRPERM" in said:
         return (
             "this user may not read the GPU's counters; run as root, or load the driver with "

@@ -30,7 +30,7 @@ from autotune.workers.compilers import CompilePool
 
 @dataclass(frozen=True, slots=True)
 class Retimed:
-    """What came out of measuring a kernel again."""
+    """The result of measuring a kernel again."""
 
     retime: RetimeRow
     before: TrialRow
@@ -70,11 +70,11 @@ class LayerPlan:
     rows: tuple[TrialRow, ...]
     """the trials to measure again; empty if no kernel of the layer was correct on the device"""
     winners: tuple[TrialRow, ...]
-    """the rows that `best` shows; where a kind has only imported kernels, the fastest of them"""
+    """the rows that `best` shows, or the fastest imported kernel of a kind that has no others"""
 
 
 def plans(store: Store, what: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
-    """Plan to measure, for each layer, the `most` fastest kernels of each kind on a device again."""
+    """Plan to measure each layer's `most` fastest kernels of each kind again on a device."""
     best = store.best.list(what)
     hidden = {row.row.id for row in best} - {row.row.id for row in best_per_class(best)}
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(what)}

@@ -15,10 +15,8 @@ from autotune.measurement.traffic import minimal_bytes
 from autotune.problem import Problem
 from autotune.trial import Resources
 
-NEAR_FLOOR = 0.6  # a kernel at this fraction of the floor or above is limited by the larger term of the floor
-FEW_WARPS = (
-    0.25  # theoretical occupancy below which too few warps are the likely reason for a large distance from the floor
-)
+NEAR_FLOOR = 0.6  # from this fraction of the floor on, a kernel is limited by the floor's larger term
+FEW_WARPS = 0.25  # theoretical occupancy below which too few warps probably explain a large distance from the floor
 
 
 @dataclass(frozen=True, slots=True)

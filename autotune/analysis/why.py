@@ -1,7 +1,6 @@
 """best -> why: explain why a layer's best kernel is the fastest, from the recorded trials and the family's rules.
 
-There is no model involved: each ratio compares measured times. If no recorded trial answers a question, the answer says
-so.
+No model is involved: each ratio compares measured times. If no recorded trial answers a question, the answer says so.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def _steps(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
 
 
 def _refusals(best: BestRow, bound: BoundTemplate) -> Iterator[WhyRow]:
-    """Yield every value that the rules reject if the winner's other values stay the same.
+    """Yield every value that the rules reject with the winner's other values unchanged.
 
     If the family no longer has the winner's parameters, there are none.
     """
@@ -179,7 +178,7 @@ def _families(winner: _Winner, rows: Sequence[TrialRow]) -> list[WhyRow]:
         timed = [row for row in ours if row.median_us is not None and row.trial.accuracy == own.trial.accuracy]
         fastest = min(timed, key=lambda row: row.median_us or 0.0, default=None)
         if template == own.trial.config.template:
-            fastest = own  # although another kernel may have a smaller median in the search
+            fastest = own  # even if another kernel had a smaller median in the search
         if fastest is None:
             family = WhyRow(winner.best, "family", template, note=f"no correct trial of class {own.trial.accuracy}")
         else:

@@ -123,7 +123,7 @@ def _name_classes(store: Store, what: str | None, db: str, accuracy: str, unansw
 
 
 def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Problem]) -> None:
-    """If there are imported results, print a note that they aren't ranked."""
+    """Print a note that imported results aren't ranked, if there are any."""
     places: Sequence[str | Problem | None] = unanswered or [what]
     if any(store.best.is_imported(place) for place in places):
         note(f"{db}: {store.best.advice(what)}")
@@ -155,7 +155,7 @@ NETWORK_COLUMNS = key_columns(
     *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
     hidden=True,
 )
-"""Those columns of `best` that describe the network, in JSON and CSV."""
+"""The columns of `best` that describe the network, in JSON and CSV."""
 
 
 def network_cells(networks: Sequence[Network]) -> dict[tuple[int, str], Cells]:

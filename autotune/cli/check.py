@@ -44,7 +44,7 @@ from autotune.trial import Config, Outcome
 from autotune.workers.device_worker import Deadlines
 
 _DEADLINES = Deadlines(compile_s=300.0, evaluate_s=300.0)  # long, because a busy machine compiles slowly
-_SHARE = 0.8  # no further case begins after this share of the time limit
+_SHARE = 0.8  # share of the time limit after which no further case begins
 _SHOWN_PAIRS = 3
 _SEEDS = 10_000  # each check draws one of these seeds, so that every check tests other sizes
 
@@ -232,7 +232,7 @@ def _under_compute_sanitizer(
 
 
 def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[CheckRow]) -> list[str]:
-    """Describe one example of each kind of failure, and which values the failed configs have in common."""
+    """Describe one example of each kind of failure, and the values that the failed configs have in common."""
     lines: list[str] = []
     for (outcome, reason), group in groupby(
         sorted(wrong, key=lambda row: (row.outcome, row.reason)), lambda row: (row.outcome, row.reason)

@@ -59,7 +59,7 @@ class GroupedCommands(click.Group):
         return name, command, [self._current_option(ctx, word, known) for word in rest]
 
     def _current_option(self, ctx: click.Context, word: str, known: Collection[str]) -> str:
-        """Return the word, or the option that replaces it, in which case a note is printed.
+        """Return the word or, after printing a note, the option that replaces it.
 
         Raises click.UsageError for a removed option.
         """

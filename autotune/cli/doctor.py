@@ -32,11 +32,11 @@ class Checked:
 
     what: str
     found: str | None
-    """the version or path of what is required; None if it is missing"""
+    """the version or path of the required item; None if it is missing"""
     needed: bool
     """whether autotune cannot tune on this machine without it"""
     fix: str = ""
-    """how to install what is missing"""
+    """how to install the missing item"""
 
     @property
     def state(self) -> str:

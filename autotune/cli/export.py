@@ -192,7 +192,7 @@ def source(
 def _trials(
     store: Store, name: str | None, info: DeviceInfo | None, accuracy: str | None, number: int
 ) -> list[TrialRow]:
-    """Return the trials with this number. Correct ones come first, then those on GPUs, then the fastest."""
+    """Return the trials with this number, sorted by correctness, then GPUs first, then time."""
     rows = [
         row
         for row in store.trials.list(name)
@@ -226,7 +226,7 @@ def _kernel(store: Store, row: TrialRow, what: str, directories: tuple[Path, ...
 
 
 def _text(store: Store, kernel: BestRow | TrialRow, source: KernelSource) -> str:
-    """Return a kernel's text below a comment on where it comes from."""
+    """Return a kernel's text below a comment about its origin."""
     from autotune.exporting.kernel import kernel_text, recorded_origin
     from autotune.store import BestRow
 

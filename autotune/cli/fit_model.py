@@ -1,4 +1,4 @@
-"""`fit-model`: fit the cost model, which predicts the configs with which a search begins, to results."""
+"""`fit-model`: fit the cost model, which predicts a search's first configs, to results."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from autotune.columns import field_columns
 
 @dataclass(frozen=True, slots=True)
 class _Importance:
-    """How important a family's parameter is on a layer."""
+    """The importance of a family's parameter on a layer."""
 
     layer: str
     device: str

@@ -1,4 +1,4 @@
-"""`ladder`: show how much each technique of a study gains, and the profile of its best kernel."""
+"""`ladder`: show the gain of each technique of a study, and the profile of its best kernel."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _profile(
         best = {row.trial.source_hash: row for row in rows}
         try:
             if best:
-                # without a message, because the run has printed the name of the device
+                # no message, because the run has already printed the device's name
                 evaluator = evaluator_of(device, usable_cores())
                 profile_kernels(store, ncu, device, evaluator, lambda _: list(best.values()), lambda _: families)
         except ToolchainError as error:

@@ -1,4 +1,4 @@
-"""Options shared by several commands, with their shell completion. An option means the same in every command."""
+"""Options shared by several commands, with their shell completion. An option has the same meaning in every command."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ JOBS = click.option("--jobs", type=click.IntRange(min=1), help="Number of parall
 
 
 class NumberRange(click.FloatRange):
-    """A number in a range. click compares with the limits only, so it would accept NaN."""
+    """A number in a range. click only compares numbers with the limits, so it would accept NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, or fail with a message about the option."""
@@ -178,7 +178,7 @@ OF_STUDY = click.option("--study", shell_complete=studies_and_layers, help="A st
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """Which trials to include. None and () exclude no trial."""
+    """The trials to include. None and () exclude no trial."""
 
     device: str | None = None
     accuracy: str | None = None

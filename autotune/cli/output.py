@@ -23,9 +23,7 @@ from autotune.escape import printable
 
 
 class Shown:
-    """A text stream for people that escapes control characters. All other attributes are those of the underlying
-    stream.
-    """
+    """A text stream for people that escapes control characters. Other attributes come from the underlying stream."""
 
     def __init__(self, exact: TextIO) -> None:
         self.exact = exact
@@ -48,7 +46,7 @@ class _Notices(Shown):
     silent = False
     """whether only answers and errors are printed"""
     database = ""
-    """the value of `--db` on the command line, for the commands that messages name"""
+    """the value of `--db` on the command line, for commands mentioned in messages"""
 
     def write(self, text: str) -> int:
         """Write text consisting of whole lines."""
@@ -181,5 +179,5 @@ def for_compilers() -> TextIO:
 def _open_closed_ones() -> None:
     """Replace any standard streams that are closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # so that no database file gets the descriptor of a standard stream
+        if getattr(sys, name) is None:  # otherwise a database file could get a standard stream's descriptor
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FINALS = "finals"
 _LINE_EVERY_S = 10.0  # seconds between two lines in a pipe
-_NARROW = 100  # columns of a terminal; in a narrower one bars are short
+_NARROW = 100  # number of columns below which bars are short
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def observer() -> Iterator[Callable[[TuneProgress], None]]:
             elif network is not None and network.budget_s is not None and done and network.elapsed_s > 0:
                 total = max(
                     done, round(done * network.budget_s / network.elapsed_s)
-                )  # number of trials for which the remaining time suffices
+                )  # estimated number of trials within the time budget
             if progress.phase == "listing":
                 text = _listing(progress)
             elif _FINALS not in tasks:
@@ -116,7 +116,7 @@ def counting(name: str, total: int | None) -> Iterator[Callable[[int, str], None
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows which stage a command without a total has reached."""
+    """Yield a function that shows the current stage of a command without a total."""
     out = console(stderr=True)
     if silent() or not out.is_terminal:
         yield lambda words: note(f"{words} ...")
@@ -126,7 +126,7 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def network_state(network: Network) -> str:
-    """Describe the network's time now and at the start, and its floor, counting layers with a correct kernel."""
+    """Describe the network's times now and at the start and its floor, for layers with a correct kernel."""
     if not network.timed:
         return "none correct yet"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"

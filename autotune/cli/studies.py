@@ -202,7 +202,7 @@ def _check_new(out: Path) -> None:
 
 
 def _own_name(source: str) -> str:
-    """Return the name of a study that isn't written to a file, namely that of the model."""
+    """Return the name of a study that isn't written to a file, which is the model's name."""
     return source.rpartition(":")[2] if ":" in source else Path(source).stem
 
 

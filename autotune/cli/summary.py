@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def summary(result: LayerResult) -> Iterator[str]:
-    """Summarise a layer: evaluations, distinct failures, why the search stopped, and how the finals went."""
+    """Summarise a layer: evaluations, distinct failures, the reason why the search stopped, and the finals."""
     failures = ", ".join(f"{count} {outcome}" for outcome, count in sorted(result.failures.items()))
     yield (
         f"{result.name}: {result.evaluated} evaluated ({result.new} now), "
@@ -102,7 +102,7 @@ def _times_as_fast(compared: Compared) -> str:
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:
-    """Describe the configs with which a search started: how many, where they come from, and whether they helped."""
+    """Describe the configs with which a search started: their number, their origin, and whether they helped."""
     began = counted(design.used, "config")
     if design.layers:
         (nearest, distance), *others = design.layers
@@ -118,7 +118,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
 
 
 def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], done: str) -> str:
-    """Describe what an interrupted run hasn't done."""
+    """Describe the unfinished part of an interrupted run."""
     begun = {result.layer.name: result for result in results}
     lacking = []
     for layer in layers:

@@ -44,7 +44,7 @@ def format_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options `--json`, `--csv` and `--wide`, for tables that leave columns out."""
+    """Add the options `--json`, `--csv` and `--wide`, for tables that omit columns."""
     return _style("json")(_style("csv")(_style("wide")(function)))
 
 

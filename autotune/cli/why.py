@@ -96,7 +96,7 @@ def why(
                 + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
-        finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest finals that each winner won
+        finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest finals won by each winner
         best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
@@ -147,7 +147,7 @@ def _first_class(best: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _place(row: BestRow) -> tuple[object, ...]:
-    """Layer, device and measurement mode. Kernels in one place differ in accuracy class and determinism."""
+    """Return layer, device and measurement mode. Kernels in the same place differ in accuracy class and determinism."""
     return row.layer.problem, row.row.device.identity, row.row.measurement_mode
 
 
@@ -188,7 +188,7 @@ def _ratio(row: WhyRow) -> float:
 def _sentences(
     explained: _Explained, families: Sequence[WhyRow], params: Sequence[WhyRow], classes: Sequence[BestRow]
 ) -> Iterator[str]:
-    """Say why the kernel is the fastest: the runner-up family, the values that matter, and what limits the kernel."""
+    """Explain why the kernel is the fastest: the runner-up family, the values that matter, and the kernel's limit."""
     best, facts = explained.kernel.best, explained.kernel.facts
     trial = best.row.trial
     over = ""

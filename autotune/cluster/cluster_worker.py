@@ -1,6 +1,6 @@
 """A cluster worker: a Dask worker with its own device.
 
-`ClusterWorker` is what SSHCluster and dask-jobqueue start; `serve` is the command `autotune worker`.
+SSHCluster and dask-jobqueue start a `ClusterWorker`; `serve` implements the command `autotune worker`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from autotune.tuning.tuned_layer import OpenLayer, Run
 INFO = "autotune-worker"
 """key of autotune's version and the device class in a worker's startup information"""
 _PREPARED = 8  # number of layers whose search spaces a worker keeps
-_POLL_S = 0.2  # seconds between two checks whether to stop
+_POLL_S = 0.2  # seconds between two checks for a request to stop
 _RETRY_S = 1.0  # seconds between two attempts to reach a scheduler
 
 Prepared = tuple[list[SearchSpace], WarmStart | None]
@@ -52,7 +52,7 @@ class OpenDevice:
         self.evaluator = evaluator
         self._open = ExitStack()
         self._open.callback(evaluator.close)
-        self._open.enter_context(single_threaded())  # here and not in each task, because tasks overlap
+        self._open.enter_context(single_threaded())  # here rather than in each task, because tasks overlap
         self.device_class = DeviceClass.of(evaluator.info, evaluator.environment)
         self.tasks = 1 if evaluator.finals_alone else 2
         """number of tasks to run at once; one task compiles while the last kernels of another are measured"""

@@ -34,7 +34,7 @@ STOP_S = 20.0  # maximum wait for tasks to end after Ctrl-C
 CLOSE_S = 5.0  # maximum wait for the connection to close
 FIRST_S = 8.0  # maximum wait for a scheduler that is started together with the run
 WAIT_S = 60.0  # maximum wait for the first worker of a wanted class
-FAILURES = 3  # consecutive failed tasks after which a layer is given up
+FAILURES = 3  # number of consecutive failed tasks after which a layer is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Coordinator:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """Those wanted devices that no worker has."""
+        """The wanted devices that no worker has."""
         present = [*(each.device_class for each in self._classes.values()), *self._waiting.values()]
         if not self._wanted:
             return () if present else ("a device",)

@@ -71,7 +71,7 @@ class LayerRun:
         self._stored = StoredLayer.open(store, run.key, layer, info, environment, mode, run.records)
         self._first_number = store.trials.next_number(self._stored.scope)
         classes = study.informative(layer.problem)
-        if self._first_number:  # a resumed layer uses the same trials as the first run
+        if self._first_number:  # a resumed layer uses the same trials as the original run
             self._tuned = self._similar(tuned_before(study, layer, self._stored))
         else:
             if classes not in tuned:

@@ -1,4 +1,4 @@
-"""What `tune --cluster` and the cluster workers exchange: tasks, reports on trials, and the tasks' results."""
+"""The messages between `tune --cluster` and the cluster workers: tasks, reports on trials, and the tasks' results."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class BinaryCache:
         return binary
 
     def state(self) -> CacheState:
-        """Return how many entries and bytes the cache contains."""
+        """Return the number of entries and bytes in the cache."""
         sizes = [size for _, size, _ in self._files()]
         return CacheState(str(self.folder), len(sizes), sum(sizes), self.limit_bytes)
 

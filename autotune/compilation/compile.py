@@ -19,7 +19,7 @@ from autotune.trial import Outcome, Resources
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to compile for."""
+    """The target of a compilation."""
 
     kind: str
     """cuda | host | null"""
@@ -55,7 +55,7 @@ class Binary:
     """the compiler's output"""
     entries: tuple[str, ...]
     compile_us: float = 0.0
-    """time that compiling took, wall clock"""
+    """wall-clock time of the compilation"""
 
 
 NVCC_FLAGS = ("-std=c++17", "-O3", "-Xptxas=-v")
@@ -75,10 +75,10 @@ needs other declarations is compiled with the full headers.
 _PTXAS_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _PTXAS_USED = re.compile(r"Used (\d+) registers")
 _PTXAS_SMEM = re.compile(r"(\d+) bytes smem")
-_CONSTANT_SECTION = ".nv.constant3"  # user constant memory, which ptxas does not report from sm_90 on
+_CONSTANT_SECTION = ".nv.constant3"  # user constant memory, which ptxas doesn't report on sm_90 and newer
 _ERROR = re.compile(r"\berror *:|undefined reference", re.IGNORECASE)
-_OF_A_LINKER = ("ld returned", "linker command failed")  # message of g++ and clang for a compiler that failed
-MAX_MESSAGE = 2000  # characters of a compiler's or driver's message that a trial keeps
+_OF_A_LINKER = ("ld returned", "linker command failed")  # the messages of g++ and clang after the linker failed
+MAX_MESSAGE = 2000  # maximum number of characters of a compiler's or driver's message that a trial stores
 
 
 def compile_cubin(program: Program, arch: int, nvcc: Path) -> Binary:
@@ -137,7 +137,7 @@ def nvcc_options(program: Program, arch: int) -> list[str]:
 
 
 def architecture(arch: int, text: str) -> str:
-    """Return what nvcc calls an architecture: `90`, or `90a` for a text with instructions that exist only on sm_90a."""
+    """Return nvcc's name for an architecture: `90`, or `90a` for a text with instructions that exist only on sm_90a."""
     return f"{arch}a" if arch >= 90 and is_exact(text) else str(arch)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Names = Mapping[str, Value]
 
-_SHOWN = 400  # characters of an expression, and of its error, in a message
+_SHOWN = 400  # maximum number of characters of an expression, and of its error, in a message
 
 _BINARY: Mapping[type[nodes.BinExpr], str] = {
     nodes.Add: "+",
@@ -72,7 +72,7 @@ class Logic:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One subtree or another, of which only the chosen one is evaluated."""
+    """A choice between two subtrees. Only the chosen one is evaluated."""
 
     test: Tree
     then: Tree
@@ -148,7 +148,7 @@ def apply(operation: str, *arguments: Tree) -> Tree:
 
 
 def words_of(tree: Tree) -> Iterator[str]:
-    """Yield the words to which a tree may evaluate, as far as they are literals in it."""
+    """Yield the words to which a tree may evaluate, if they are literals in the tree."""
     match tree:
         case Known(str(word)):
             yield word
@@ -255,7 +255,7 @@ def _names_in(node: nodes.Node) -> set[str]:
 
 
 class Bound:
-    """An expression with some names' values folded in. Its methods take the values of the others."""
+    """An expression with some names' values folded in. Its methods take the values of the other names."""
 
     def __init__(self, expression: Expression, tree: Tree) -> None:
         self._expression = expression

@@ -14,7 +14,7 @@ from autotune.trial import Value
 WARP = 32  # lanes
 BANKS = 32  # banks of 4 bytes; a pass reads or writes one word of each bank
 WORD = 4  # bytes
-FARTHEST = 1 << 32  # words, more than any shared memory has
+FARTHEST = 1 << 32  # number of words, more than any shared memory has
 MOST = 1 << 16  # maximum number of places that are examined
 
 
@@ -32,8 +32,8 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
     all of them. Raises ValueError if `places` is empty, if one has neither two nor three numbers, or an extent below 0,
     if there are no threads, or if an access can't be `width` bytes wide.
 
-    A warp's access of 8 bytes is split into two halves, and one of 16 bytes into four quarters. Each of these takes at
-    least one pass.
+    A warp's access of 8 bytes is split into two halves, and one of 16 bytes into four quarters. Each half or quarter
+    takes at least one pass.
     """
     import numpy as np  # imported here, because the other functions do not need it
 
@@ -80,7 +80,7 @@ def is_pow2(value: int) -> bool:
 
 
 def max_registers(warps: int) -> int:
-    """Return how many registers a thread can have at most if this many warps are resident on a multiprocessor.
+    """Return the maximum number of registers per thread if this many warps are resident on a multiprocessor.
 
     A multiprocessor has 65,536 registers. Warps are counted in multiples of 4 and registers in multiples of 8; a thread
     has at most 255 (CUDA C++ Programming Guide, compute capabilities 7.5 to 12.0).

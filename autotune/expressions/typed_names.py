@@ -40,7 +40,7 @@ def no_condition(expression: Expression, numbers: Set[str]) -> str:
 
 
 def _is_number(tree: Tree, numbers: Set[str]) -> bool:
-    """Return whether an expression yields a number, as far as its form tells."""
+    """Return whether an expression's form shows that it yields a number."""
     match tree:
         case Known(value):
             return isinstance(value, int) and not isinstance(value, bool)

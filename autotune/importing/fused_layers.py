@@ -73,12 +73,12 @@ class Findings:
 
     @property
     def flops(self) -> int:
-        """FLOPs in all layers and unsupported operators, as far as their sizes are known."""
+        """FLOPs in all layers and unsupported operators of known size."""
         return self.served_flops + sum(each.flops or 0 for each in self.left_out)
 
     @property
     def count(self) -> int:
-        """How many layers of the operation there are, with and without a kernel."""
+        """The number of layers of the operation, with and without a kernel."""
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 

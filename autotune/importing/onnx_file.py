@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 LARGEST_BYTES = 2**31 - 1
 """The largest size that protobuf can read, in bytes. Larger models store their weights in separate files."""
 _MOST_GROWN = 200_000
-"""How many operators there may be after functions are inlined. A small file could expand to any number; networks have a
-few thousand.
+"""Maximum number of operators after functions are inlined. A small file could expand to any number; networks have a few
+thousand.
 """
 _DEEPEST = 100
-_LARGE = 64  # elements of a constant: more are weights, fewer may be sizes that shape inference needs
+_LARGE = 64  # number of elements: larger constants are weights, smaller ones may be sizes that shape inference needs
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Convert an ONNX graph with inferred sizes to calls to PyTorch's operators that compute the same."""
+"""Convert an ONNX graph with inferred sizes to equivalent calls to PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -167,9 +167,9 @@ class GraphReader:
 
 
 def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
-    """Return what PyTorch calls an operator other than a convolution, and its arguments other than tensors.
+    """Return PyTorch's name for an operator other than a convolution, and its arguments other than tensors.
 
-    If PyTorch has no operator that computes the same, the name is empty.
+    If PyTorch has no equivalent operator, the name is empty.
     """
     name, given = _NAMES.get(node.kind, ""), dict[str, Argument]()
     match name:
@@ -245,7 +245,7 @@ def _captured(graph: GraphProto) -> Iterator[str]:
 
 
 def _contradiction(node: _Node, w: Shape) -> str:
-    """Return how a convolution's attributes contradict its filters or the standard, or "" if they don't."""
+    """Return a message if a convolution's attributes contradict its filters or the standard, or ""."""
     how, taps = node.word("auto_pad", "NOTSET"), node.whole("kernel_shape", ())
     if how not in _PADDED:
         return f"its auto_pad {plain(how)} is not one of {', '.join(_PADDED)}"

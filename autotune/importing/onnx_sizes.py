@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorShapeProto
 
 _ROUNDS = 16
-"""How many rounds of inferring sizes and computing with them there are at most. Each one may find sizes for the
-next.
-"""
+"""Maximum number of rounds of inferring sizes and computing with them. Each round may find sizes for the next."""
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")

@@ -16,7 +16,7 @@ from autotune.problem import Layer, Problem
 from autotune.study_writer import layer_toml
 
 _SHOWN = 3
-"""How many labels a comment contains at most. Any others are only counted."""
+"""Maximum number of labels in a comment. Further labels are only counted."""
 
 
 @dataclass(frozen=True, slots=True)

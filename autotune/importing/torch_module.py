@@ -92,7 +92,7 @@ def graph_of_module(
 ) -> Graph:
     """Return a model's graph, or a single graph with all parts of the model that `convert` would capture.
 
-    The model must be in evaluation mode, and is changed. `sizes` are those of its inputs. `dtype` and `layout` override
+    The model must be in evaluation mode, and is changed. `sizes` are the inputs' sizes. `dtype` and `layout` override
     the model's own.
     """
     from autotune.autotune_runtime.torch_example import example_arguments

@@ -35,7 +35,7 @@ def is_name(name: str) -> bool:
 
 
 def what_is_wrong(name: str) -> str:
-    """Return why a name can't be used."""
+    """Return the reason why a name can't be used."""
     if name.isidentifier() and name.isascii():
         return f"{name!r} is a word of C++ or Python; choose another name"
     return f"{name!r} is not a name; expected letters, digits and _, no digit first"
@@ -148,7 +148,7 @@ class ArrayReader:
         return word, of
 
     def fill(self, is_read: bool, dtypes: Mapping[str, str]) -> Fill:  # noqa: FBT001
-        """Read how the array's test data are made.
+        """Read the kind of the array's test data.
 
         Raises TemplateError if an array without test data has this key, or if the array's type can't hold the data.
         """

@@ -1,4 +1,4 @@
-"""What an operation's file contains: sizes, parts of words, rules, distances and arrays."""
+"""The contents of an operation's file: sizes, parts of words, rules, distances and arrays."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ KEPT: tuple[Role, ...] = ("in", "weights", "scalar")
 SCALAR: Role = "scalar"
 Fill = Literal["normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data"]
 FILLS: tuple[Fill, ...] = ("normal", "uniform", "integers", "range", "permutation", "ones", "zeros", "data")
-"""How an array's test data are made. Along the last axis, `range` counts from 0, and `permutation` shuffles these
-numbers; `data` takes the test data from data.py.
+"""The kinds of test data. Along the last axis, `range` counts from 0, and `permutation` shuffles these numbers; `data`
+takes the test data from data.py.
 """
 DRAWN: tuple[Fill, ...] = ("normal", "uniform", "integers")
 """Fills whose second data set consists of integers between two bounds. All other fills give the same data twice."""
 _MULTIPLIER = 0.618  # step of a permutation, as a fraction of its length
-_SHIFT = 7919  # places by which the permutation of the next row is rotated
+_SHIFT = 7919  # number of places by which the permutation of the next row is rotated
 ErrorModel = Literal["multilinear", "tolerance", "exact"]
 ERROR_MODELS: tuple[ErrorModel, ...] = ("multilinear", "tolerance", "exact")
 """With `multilinear`, an output is a sum of products, whose number and magnitudes determine its error bound."""
@@ -119,7 +119,7 @@ class Apart:
     """True: the weight counts for each factor of two; False: once for any difference"""
 
     def apart(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> float:
-        """Return how much this part contributes to the distance between two problems, given their values by name."""
+        """Return this part's contribution to the distance between two problems, given their values by name."""
         if self.factors:
             return self.weight * abs(math.log2(max(1, self.of.integer(one)) / max(1, self.of.integer(other))))
         return self.weight if self.of.any(one) != self.of.any(other) else 0.0
@@ -127,7 +127,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which places on an axis outputs need: tap t of output i is at i * stride + t * dilation - pad.
+    """The positions on an axis that outputs need: tap t of output i is at i * stride + t * dilation - pad.
 
     Raises StudyError for a number that is out of range.
     """
@@ -174,7 +174,7 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """How many elements the whole array has."""
+        """The number of elements of the whole array."""
         return math.prod(self.shape)
 
     @property

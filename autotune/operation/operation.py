@@ -38,9 +38,9 @@ from autotune.trial import Value
 FILE = "operation.toml"
 REFERENCE = "reference.cuh"
 NUMPY_REFERENCE = "reference.py"
-DATA = "data.py"  # next to `operation.toml`: test data of arrays with `fill = "data"`
+DATA = "data.py"  # file next to `operation.toml` with the test data for `fill = "data"`
 RESERVED = ("packed_w", "workspace", "i")  # arguments of kernels other than arrays and run-time sizes
-_ACTIVATIONS = ("identity", *BY_WORD)  # the activations that "all" means
+_ACTIVATIONS = ("identity", *BY_WORD)  # the activations that "all" stands for
 _OF_ARGUMENTS = ("size_bytes", "workspace_bytes", "stream")  # further arguments of an export's functions
 _KEYS = {
     *("runtime", "sizes", "words", "parts", "derived", "rules", "array", "similarity", "cost", "errors", "independent"),
@@ -82,7 +82,7 @@ class Operation:
     independent: bool
     """whether the outputs of a unit of the leading size, such as an image, need only the inputs of that unit"""
     families: tuple[str, ...]
-    """OPERATION/NAME of other operations' families that serve this one too"""
+    """OPERATION/NAME of other operations' families that support this one too"""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Operation) and (self.name, self.text) == (other.name, other.text)
@@ -100,7 +100,7 @@ class Operation:
 
     @property
     def numbers(self) -> frozenset[str]:
-        """The names that aren't enumerations, whose values are never negative."""
+        """The names that aren't enumerations. Their values are never negative."""
         return self.names - self.enumerations.keys()
 
     @property
@@ -138,7 +138,7 @@ class Operation:
 
     @property
     def outputs(self) -> str:
-        """How many elements a problem's first output has, as an expression."""
+        """The number of elements of a problem's first output, as an expression."""
         extents = next(iter(self.output.shapes.values()))
         return " * ".join(extent.expression.text for extent in extents)
 

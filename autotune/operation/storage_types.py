@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_EXACT = 2**53  # whole numbers up to this one are exact in the float64 of references
+_EXACT = 2**53  # whole numbers up to this are exact in the references' float64
 _F32_BITS = 23  # fraction bits
 
 

@@ -21,10 +21,10 @@ from autotune.store import Store, TrialRow
 from autotune.trial import Config
 
 FOLDS = 10
-"""Into how many parts the layers are divided. Each part is predicted from the records of the others."""
+"""Number of parts into which the layers are divided. Each part is predicted from the records of the others."""
 
 Shape = tuple[str, tuple[tuple[str, int], ...]]
-"""An operation and a problem's sizes except for run-time sizes, which a layer's types and batch sizes share."""
+"""An operation and a problem's sizes except for run-time sizes: the same for all of a layer's types and batch sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class LayerRecords:
 
     @property
     def shape(self) -> Shape:
-        """The sizes that this layer shares with its other types and batch sizes."""
+        """The operation and the sizes that are the same for the layer's other types and batch sizes."""
         return shape_of(self.problem)
 
 
@@ -117,7 +117,7 @@ def fit_model(records: Sequence[LayerRecords], fitted_at: str, error: Mapping[st
 def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
     """Predict each fold's layers from the others, and return quantiles of the ratio of two times.
 
-    The first time is that of the config predicted to be fastest, the second that of the fastest config for the same
+    The first is the time of the config predicted to be fastest, the second the time of the fastest config for the same
     layer and accuracy class. If there is only one shape, the result is empty.
     """
     shapes = sorted({layer.shape for layer in records})

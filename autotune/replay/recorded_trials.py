@@ -13,7 +13,8 @@ REPLAYED = "replay"
 """The kind of device whose trials come from a recording themselves."""
 
 Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], str]
-"""What trials must share for their times to be comparable: layer, device, environment and measurement mode."""
+"""The properties that trials must share for their times to be comparable: layer, device, environment, measurement mode.
+"""
 
 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:

@@ -18,8 +18,8 @@ class Axis:
     logarithmic: bool = True
 
     def share(self, value: float) -> float:
-        """Return a value's position between 0, the low end, and 1, the high end. Values beyond the ends are moved to
-        them.
+        """Return a value's position between 0, the low end, and 1, the high end. Values beyond an end are moved to that
+        end.
         """
         value = min(max(value, self.low), self.high)
         if self.logarithmic:

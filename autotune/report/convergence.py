@@ -29,8 +29,8 @@ class Family:
 
 
 def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
-    """Assign each family the colour that it has everywhere on the page, as a style-sheet class. Mostly fast families
-    first.
+    """Assign each family the colour that it has everywhere on the page, as a style-sheet class. Families that are fast
+    on the most layers come first.
     """
     score: dict[str, float] = {}
     for trials in layers:

@@ -23,7 +23,7 @@ from autotune.report.results import LayerResults, Results
 from autotune.report.roofline_chart import RooflinePoint, roofline
 
 _OPEN_LAYERS = 2
-"""Every section starts open if the page has at most this many layers."""
+"""Maximum number of layers with which every section starts open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NetworkPage:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many layers win, tie and lose against their rivals, by verdict."""
+        """The numbers of layers that win, tie and lose against their rivals, by verdict."""
         said = [one.rival.verdict for one in self.network.layers if one.rival]
         return {word: said.count(word) for word in ("win", "tie", "loss")}
 

@@ -1,7 +1,7 @@
 """Messages between a parent process and a worker that compiles.
 
-Those of a worker with a device are in another module, which imports NumPy and all of `measurement`. Without these
-imports, a compiler starts in a third of the time.
+The messages of a worker with a device are in another module, which imports NumPy and all of `measurement`. Without
+these imports, a compiler starts in a third of the time.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from autotune.workers.compiler_messages import CompileRequest, CompilerRequest
 from autotune.workers.worker import Reply, Worker, WorkerLost, of_kind
 
 FIRST_DEADLINE_S = 60.0  # deadline of a compilation before the deadline adapts
-LEAST_DEADLINE_S = 5.0  # of 7,100 recorded kernels, all that compiled for 4.5 s took over 2.5 times the best time
+LEAST_DEADLINE_S = 5.0  # of 7,100 recorded kernels, all that took 4.5 s to compile took over 2.5 times the best time
 DEADLINE_FACTOR = 5.0  # times the 90th percentile of the compilation times so far, which was 0.9 to 1.1 s
 _SEEN = 20  # number of compilations before the deadline adapts
 
@@ -42,7 +42,7 @@ class CompilePool:
             self._idle.put(None)
 
     def start(self, kind: str) -> None:
-        """Start the workers and load the compiler for a kind of device, so that the first programs needn't wait."""
+        """Start the workers and load the compiler for a kind of device, so that the first programs don't wait for it."""
         for _ in range(self._jobs):
             self._threads.submit(self._ask, CompilerRequest(kind))
 

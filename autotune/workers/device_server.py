@@ -36,7 +36,7 @@ from autotune.workers.worker import (
 
 
 class WorkerServer:
-    """What a worker keeps between requests: the device, and each layer's data."""
+    """A worker's state between requests: the device, and each layer's data."""
 
     def __init__(
         self, clock: Callable[[], float], open_named: Callable[[str, Binary | None], Device] = open_device

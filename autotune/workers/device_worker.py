@@ -39,18 +39,18 @@ from autotune.workers.worker import (
     of_kind,
 )
 
-_RESPAWNS = 3  # fresh workers tried in a row before the device counts as lost
-_RECYCLE_AFTER = 500  # evaluations in one worker before a fresh worker replaces it
+_RESPAWNS = 3  # number of fresh workers tried in a row before the device counts as lost
+_RECYCLE_AFTER = 500  # number of evaluations after which a fresh worker replaces a worker
 _MOST_LAYERS = 256  # maximum number of layers whose data a worker keeps; the latest layers are kept
 _LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
 _SOME_BLOCKS_S = 20.0  # deadline for running some blocks of a kernel, which normally takes far less
 _MADE_PER_S = 1e6  # FLOPs plus bytes per second that a reference in C++ achieves under sanitizers
-AT_HAND = 2  # kernels sent to a worker at once: one runs, and the other starts when the first ends
+AT_HAND = 2  # number of kernels sent to a worker at once: one runs, and the other starts when the first ends
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long a worker may take to answer, in seconds."""
+    """A worker's time limits for its answers, in seconds."""
 
     open_s: float = 120.0
     """opening the device, which may create the first context on a busy machine"""
@@ -96,7 +96,7 @@ class DeviceWorker:
         self._sending = threading.Lock()
         """held by a thread that sends a kernel, or that keeps other threads from sending"""
         self._last = threading.Event()
-        """set when the kernel that was sent last has finished"""
+        """set when the last kernel sent has finished"""
         self._last.set()
         self._known_good: dict[Problem, EvaluateRequest | VerifyRequest] = {}
         self._doubtful = False
@@ -355,14 +355,12 @@ class DeviceWorker:
 
 
 def _data_bytes(problem: Problem) -> int:
-    """Return how much memory a layer takes at most in a worker: data sets with references, and copies for short
-    kernels.
-    """
+    """Return a layer's maximum memory in a worker: data sets with references, and copies for short kernels."""
     return data_bytes(problem) + min(COPIES_BYTES, MOST_PASSES * problem.tensor_bytes)
 
 
 def _made_within_s(problem: Problem) -> float:
-    """Return how many seconds it may take to make a layer's data and reference on a busy CPU."""
+    """Return the time limit, in seconds, for making a layer's data and reference on a busy CPU."""
     if in_numpy(problem.operation):
         return math.inf  # a NumPy reference has its own limits
     return _LEAST_MADE_S + (problem.flops + problem.tensor_bytes) / _MADE_PER_S
@@ -397,7 +395,7 @@ def explained(rejected: Rejected, source: KernelSource) -> Rejected:
 
 
 def _place(report: str, source: KernelSource) -> str:
-    """Describe where an address lies relative to an array: which array, which side, how far. Returns "" if unknown."""
+    """Describe an address relative to an array: which array, which side, how far. Returns "" if unknown."""
     region, allocated = _REGION.search(report), _ALLOCATED.search(report)
     if not region or not allocated:
         return ""

@@ -33,7 +33,7 @@ from autotune.trial import ErrorStats, Measured, Outcome, Phases
 from autotune.workers.worker import COPIES_BYTES, MOST_PASSES, EvaluateRequest, FinalsRequest, FinalsTimings
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 11, 400  # rounds of the finals
-_SAMPLE_US = 400.0  # time of one sample of a short kernel; the launch of a graph is negligible in comparison
+_SAMPLE_US = 400.0  # duration of one sample of a short kernel; long enough to make a graph's launch negligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class LayerBench:
         return passes
 
     def _several(self, pass_us: float) -> int:
-        """Return how many passes a sample has for a kernel that takes `pass_us`, which is 1 for a long kernel."""
+        """Return the number of passes in a sample for a kernel that takes `pass_us`: 1 for a long kernel."""
         if pass_us >= self._device.short_us or self.verifier.changes_inputs:
             return 1
         copies = COPIES_BYTES // self.verifier.problem.tensor_bytes
@@ -183,9 +183,9 @@ class LayerBench:
         pass has its own arrays.
 
         If libraries take part, each of them uses one kernel's arrays and workspace. That kernel's passes then share
-        weights, as a library's do. Since a time also depends on the weights' addresses, each kernel except the first
-        gets copies of them at other addresses. The first kernel is timed a second time at the same addresses, for the
-        noise floor.
+        weights, like a library's passes. Since times also depend on the weights' addresses, each kernel except the
+        first gets copies of the weights at other addresses. The first kernel is timed a second time at the same
+        addresses, for the noise floor.
         """
         device, verifier = self._device, self.verifier
         cold = request.cache == "cold"

@@ -69,7 +69,7 @@ def serve(connection: Connection) -> None:
 def _end_with_parent(connection: Connection, folder: str) -> None:
     """Kill this process and all its child processes when the parent closes the connection or is killed.
 
-    The folder for temporary files is removed first, because afterwards there is no process left to do it.
+    The folder for temporary files is removed first, because afterwards no process is left to do so.
 
     A thread waits for the end of the connection, because a kernel in an endless loop keeps the main thread from
     handling signals. PR_SET_PDEATHSIG doesn't work, because it fires when the parent's thread that started the worker
