@@ -42,7 +42,7 @@ class CompilePool:
             self._idle.put(None)
 
     def start(self, kind: str) -> None:
-        """Start the workers and load the compiler for a kind of device, so that the first programs don't wait for it."""
+        """Start the workers and load the compiler for a kind of device, so that the first programs needn't wait."""
         for _ in range(self._jobs):
             self._threads.submit(self._ask, CompilerRequest(kind))
 
