@@ -48,10 +48,13 @@ def small() -> Small:
 
 
 def pair() -> nn.Sequential:
-    """A depthwise convolution that reads another convolution's output, the same in each call."""
+    """A depthwise convolution that reads another convolution's output, and a transposed one that reads its output, the
+    same in each call.
+    """
     torch.manual_seed(3)
     first, second = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.Conv2d(16, 16, 3, 2, 1, groups=16, bias=False)
-    network = nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    third = nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1)
+    network = nn.Sequential(first, second, third, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     return network.to(memory_format=torch.channels_last)
 
 
@@ -78,7 +81,7 @@ def residual() -> Residual:
 def signals() -> nn.Sequential:
     """Convolutions of signals, the same in each call."""
     torch.manual_seed(3)
-    first, second = nn.Conv1d(3, 8, 3, padding=1), nn.Conv1d(8, 8, 5, 2, 2, bias=False)
+    first, second = nn.Conv1d(3, 8, 3, padding=1), nn.ConvTranspose1d(8, 8, 5, 2, 2, bias=False)
     return nn.Sequential(first, nn.ReLU(), second, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 4))
 
 

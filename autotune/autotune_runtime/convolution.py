@@ -73,6 +73,16 @@ class Geometry:
         return product((2, *(self.x if self.transposed else self.y), *self.w[1:]))
 
     @property
+    def has_gradients(self) -> bool:
+        """Whether kernels may compute the convolution's gradients.
+
+        A transposed convolution's gradients are those of the convolution that computes x from an image of y's size. If
+        an output padding isn't less than the stride, that convolution's output is larger than x.
+        """
+        padding = self.output_padding if self.transposed else ()
+        return all(added < stride for added, stride in zip(padding, self.stride, strict=False))
+
+    @property
     def why_not(self) -> str:
         """Why no kernel computes the convolution, or "" if one may."""
         axes = len(self.w) - 2
@@ -208,8 +218,17 @@ class FilterGradient(_OfConvolution):
 
 
 def data_gradient(geometry: Geometry, epilogue: str = "none") -> Problem:
-    """Return the transposed convolution that computes the gradient of a convolution's input."""
-    return Problem(replace(geometry, x=geometry.y, y=geometry.x, transposed=True), epilogue)
+    """Return the convolution that computes the gradient of a convolution's input. Exactly one of them is transposed."""
+    return Problem(_reversed(geometry), epilogue)
+
+
+def filter_gradient(geometry: Geometry) -> FilterGradient:
+    """Return the gradient of a convolution's filters. If the convolution is transposed, x and dy are swapped."""
+    return FilterGradient(_reversed(geometry) if geometry.transposed else geometry)
+
+
+def _reversed(of: Geometry) -> Geometry:
+    return replace(of, x=of.y, y=of.x, transposed=not of.transposed)
 
 
 def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:

@@ -104,6 +104,11 @@ class Graph:
         object.__setattr__(self, "readers", {name: tuple(found) for name, found in readers.items()})
         object.__setattr__(self, "constant_readers", constants)
 
+    @property
+    def images(self) -> int | None:
+        """The batch size, if known: the first size of the first input."""
+        return self.inputs[0][0] if self.inputs and self.inputs[0] else None
+
     def only_reader(self, tensor: str) -> int | None:
         """Return the position of a tensor's only reader, or None if there are several or the network returns the
         tensor.

@@ -106,8 +106,8 @@ def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int
 
 
 CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
-"""The operator for convolutions whose filters may differ in each call. It also computes data gradients, which are
-transposed convolutions and may be masked.
+"""The operator for convolutions whose filters may differ in each call. It also computes data gradients, which may be
+masked.
 """
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
@@ -172,7 +172,8 @@ def gradients_of(
         dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, z, mask), False
     if isinstance(x, Tensor) and parts.filters:
         signals = x.dim() == len("ncw")  # which PyTorch stores channels-last as images of one row
-        dw = _run(FILTERS, parts.filters, *(each.unsqueeze(2) if signals else each for each in (x, dy)))
+        read = (dy, x) if parts.operation == "conv_transpose" else (x, dy)
+        dw = _run(FILTERS, parts.filters, *(each.unsqueeze(2) if signals else each for each in read))
         dw, wants_filters = dw.squeeze(2) if signals else dw, False
     if wants_data or wants_filters:
         images, filters = (each if isinstance(each, Tensor) else _like(dy, each, parts) for each in (x, stored))

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from .convolution import FilterGradient, Geometry, Problem, data_gradient
+from .convolution import FilterGradient, Geometry, Problem, data_gradient, filter_gradient
 from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
@@ -36,9 +37,15 @@ PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradien
 """The parts of a convolution in training: the names of the fields in `Parts` -> their names in reports."""
 MASKED = "add_masked"
 """A masked data gradient's epilogue."""
-_CONVOLUTIONS = (torch.conv1d, torch.conv2d, torch.conv3d)
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_ARGUMENTS = ("input", "weight", "bias", *_DEFAULTS)
+_TENSORS = ("input", "weight", "bias")
+_OF_CONVOLUTION = (*_TENSORS, "stride", "padding", "dilation", "groups")
+_OF_TRANSPOSED = (*_TENSORS, "stride", "padding", "output_padding", "groups", "dilation")
+_ARGUMENTS: Mapping[object, tuple[str, ...]] = {
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _OF_CONVOLUTION),
+    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _OF_TRANSPOSED),
+}
+"""PyTorch's operators, with the names of their arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class Site:
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
         masked = (data_gradient(of, MASKED),) * self.masked
         found |= {"data": (*masked, data_gradient(of))} if "data" in self.wants else {}
-        found |= {"filters": (FilterGradient(of),)} if "filters" in self.wants else {}
+        found |= {"filters": (filter_gradient(of),)} if "filters" in self.wants else {}
         return found
 
 
@@ -99,15 +106,15 @@ def read_training(module: nn.Module, example: object) -> Training:
     found: dict[nn.Module, Site] = {}
     names = {part: name for name, part in network.named_modules()}
 
-    def called(conv: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
-        if conv in found or not isinstance(conv, _ConvNd) or conv.padding_mode != "zeros" or not inputs:
+    def called(conv: nn.Module, inputs: tuple[Tensor, ...], named: Mapping[str, object], y: Tensor) -> None:
+        if conv in found or not isinstance(conv, _ConvNd) or conv.padding_mode != "zeros" or len(inputs) != 1 or named:
             return
         arguments = {name: getattr(conv, name) for name in _DEFAULTS}
-        site = _site(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments)
+        site = _site(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments, transposed=conv.transposed)
         if site is not None:
             found[conv] = site
 
-    hooks = [part.register_forward_hook(called) for part in names if type(part) in TRAINED]
+    hooks = [part.register_forward_hook(called, with_kwargs=True) for part in names if type(part) in TRAINED]
     try:
         with torch.enable_grad(), undisturbed(network, example_arguments(network, example)) as arguments:
             network(*arguments)
@@ -153,10 +160,36 @@ class TrainedConv3d(_Trained, nn.Conv3d):
     """`nn.Conv3d` with kernels for training."""
 
 
+class _TrainedTranspose(_ConvTransposeNd):
+    """Base class for the modules that replace transposed convolutions."""
+
+    layer: TrainedLayer
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 - as PyTorch's
+        if output_size is not None:
+            return cast("Tensor", super().forward(input, output_size))
+        return trained_convolution(input, self.weight, self.bias, self.layer)
+
+
+class TrainedConvTranspose1d(_TrainedTranspose, nn.ConvTranspose1d):
+    """`nn.ConvTranspose1d` with kernels for training."""
+
+
+class TrainedConvTranspose2d(_TrainedTranspose, nn.ConvTranspose2d):
+    """`nn.ConvTranspose2d` with kernels for training."""
+
+
+class TrainedConvTranspose3d(_TrainedTranspose, nn.ConvTranspose3d):
+    """`nn.ConvTranspose3d` with kernels for training."""
+
+
 TRAINED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Conv1d: TrainedConv1d,
     nn.Conv2d: TrainedConv2d,
     nn.Conv3d: TrainedConv3d,
+    nn.ConvTranspose1d: TrainedConvTranspose1d,
+    nn.ConvTranspose2d: TrainedConvTranspose2d,
+    nn.ConvTranspose3d: TrainedConvTranspose3d,
 }
 
 
@@ -180,19 +213,19 @@ def train_graph(
     rewrite_pools(graph)
     found: list[tuple[fx.Node, Site]] = []
     for node in graph.graph.nodes:
-        if node.op == "call_function" and node.target in _CONVOLUTIONS:
+        if node.op == "call_function" and node.target in _ARGUMENTS:
             given = _given(node)
-            tensors = tuple(given.get(name) for name in _ARGUMENTS[:3])
+            tensors = tuple(map(given.get, _TENSORS))
             values = [each.meta["example_value"] if isinstance(each, fx.Node) else None for each in (*tensors, node)]
             name = label(tensors[1]).removesuffix(".weight") or node.name
-            site = _site(name, values, {name: given.get(name, default) for name, default in _DEFAULTS.items()})
+            arguments = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
+            site = _site(name, values, arguments, transposed=_ARGUMENTS[node.target] is _OF_TRANSPOSED)
             if site is not None:
                 found.append((node, replace(site, masked=_may_mask(site, node, values[0]))))
     layers, report = _judged([site for _, site in found], libraries, started, margin)
     for (node, _), layer in zip(found, layers, strict=True):
         if layer is not None:
-            name, given = f"trained_{node.name}", _given(node)
-            tensors = tuple(given.get(name) for name in _ARGUMENTS[:3])
+            name, tensors = f"trained_{node.name}", tuple(map(_given(node).get, _TENSORS))
             graph.add_submodule(name, _TrainedCall(layer))
             with graph.graph.inserting_before(node):
                 made = graph.graph.call_module(name, tensors)
@@ -216,16 +249,20 @@ def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
 
 def _may_mask(site: Site, node: fx.Node, x: Tensor) -> bool:
     """Return whether a kernel may mask the sum of all gradients of a convolution's input."""
+    if site.problem.geometry.transposed:
+        return False
     as_computed = x.dtype == STORED.get(site.problem.dtype) and all(isinstance(size, int) for size in x.shape[1:])
     return as_computed and len(site.wants) == len(PARTS) - 1 and masks_others(_given(node)["input"], node)
 
 
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
     """Return the arguments of a convolution in a graph by name."""
-    return {**dict(zip(_ARGUMENTS, node.args, strict=False)), **node.kwargs}
+    return {**dict(zip(_ARGUMENTS[node.target], node.args, strict=False)), **node.kwargs}
 
 
-def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object]) -> Site | None:
+def _site(
+    name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object], *, transposed: bool
+) -> Site | None:
     """Describe the convolution that computes y from x, weight and bias, or return None if no kernel can compute it.
 
     `tensors` contains x, weight, bias and y in this order.
@@ -247,8 +284,8 @@ def _site(name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, o
     groups = arguments["groups"]
     assert isinstance(groups, int)  # noqa: S101 - as PyTorch declares
     dtype = DTYPES.get(y.dtype, str(y.dtype))  # autocast's dtype if autocast is enabled
-    geometry = Geometry(of_x, of_w, of_y, stride, before, before, dilation, groups, dtype=dtype, layout=layout)
-    if geometry.why_not or weight.is_inference():
+    geometry = Geometry(of_x, of_w, of_y, stride, before, before, dilation, groups, transposed, dtype, layout)
+    if geometry.why_not or not geometry.has_gradients or weight.is_inference():
         return None
     wants = {"data": x.requires_grad, "filters": weight.requires_grad}
     parts = tuple(part for part, wanted in wants.items() if wanted)

@@ -156,7 +156,7 @@ def import_model(
         reasons,
         study_text,
         summaries,
-        training_layers,
+        training_findings,
     )
 
     if training and (op, layout) != ("conv2d", "nhwc"):
@@ -169,12 +169,14 @@ def import_model(
     with stages() as stage:
         request = Request(source, inputs, dtype=dtype, layout=layout)
         networks = read_source(request, dict.fromkeys(batches or ()), stage)
-    imported = [findings(network, op=op, residuals=residuals, linear=not training) for network in networks]
+    imported = [
+        training_findings(network) if training else findings(network, op=op, residuals=residuals)
+        for network in networks
+    ]
     layers = named_layers(imported)
     if not layers:
         why = "; ".join(reasons(imported[0])) or f"it has no {OPERATIONS[op]}"
         raise ModelError(f"{source}: nothing to tune: {why}")
-    layers = training_layers(layers, networks) if training else layers
     for layer in layers:
         if why := unadmitted(accuracy, layer.problem.dtype):
             raise ModelError(f"{source}: {why}")
@@ -183,7 +185,7 @@ def import_model(
     report = [
         *title,
         f"{counted(len(layers), 'layer')}, in {time.perf_counter() - began:.1f} s",
-        *(f"fused into them: {parts}" for parts in [fused_parts(imported[0])] if parts and not training),
+        *(f"fused into them: {parts}" for parts in [fused_parts(imported[0])] if parts),
         *map("left out: {}".format, reasons(imported[0])),
     ]
     if out is None:

@@ -4,7 +4,7 @@ from autotune.importing.fused_layers import OPERATIONS, Findings, findings
 from autotune.importing.model_source import read_source
 from autotune.importing.network import Request
 from autotune.importing.study_text import NamedLayer, fused_parts, named_layers, reasons, study_text, summaries
-from autotune.importing.training import training_layers
+from autotune.importing.training import training_findings
 
 __all__ = [
     "OPERATIONS",
@@ -18,5 +18,5 @@ __all__ = [
     "reasons",
     "study_text",
     "summaries",
-    "training_layers",
+    "training_findings",
 ]

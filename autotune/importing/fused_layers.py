@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autotune.autotune_runtime.activations import BY_WORD
+from autotune.autotune_runtime.convolution import FilterGradient
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.autotune_runtime.fusion import (
     Graph,
@@ -27,9 +28,10 @@ from autotune.problem import Problem, make_problem
 OPERATIONS = {
     "conv2d": "convolutions",
     "gemm": "matrix products",
+    "training": "convolutions and gradients",
     **{op: f"{KINDS[op]}s" for op in PLAIN},
 }
-"""A study's operation -> the network's layers that the study covers, in words."""
+"""A study's operation, or training -> the network's layers that the study covers, in words."""
 
 
 _HOPPER = DeviceInfo("cuda", "sm_90", arch=90, sm_count=132, memory_bytes=1 << 37)
@@ -44,6 +46,8 @@ class Fused:
     problem: Problem
     parts: tuple[str, ...] = ()
     """the fused operators in the network's order, in words; empty for a product, whose epilogue contains them"""
+    ending: str = ""
+    """ending of the layer's name in studies"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,14 @@ class Findings:
         return len(self.fused) + sum(not each.other for each in self.left_out)
 
 
-def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, linear: bool = True) -> Findings:
+def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> Findings:
     """Find all of an operation's layers in a network.
 
     For conv2d, matrix products are listed as unsupported, and for gemm, convolutions are, so that shares of FLOPs cover
     both. Other operations have so few FLOPs that shares refer only to layers of the same operation. Without
-    `residuals`, convolutions don't compute additions. With `linear`, linear layers count as convolutions.
+    `residuals`, convolutions don't compute additions. Linear layers count as convolutions.
     """
-    known = (each if linear or each.product is None else replace(each, layer=None) for each in network.operators)
-    checked = replace(network, operators=tuple(map(_checked, known)))
+    checked = replace(network, operators=tuple(map(_checked, network.operators)))
     fused = {each.at: _computable(each) for each in fuse(checked, residuals=residuals)}
     kinds = (KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
     layers: list[Fused] = []
@@ -105,8 +108,7 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True, line
             layers.append(layer)
         elif layer is not None:
             left_out.append(layer)
-    images = network.inputs[0][0] if network.inputs and network.inputs[0] else None
-    return Findings(op, images, tuple(layers), tuple(left_out))
+    return Findings(op, network.images, tuple(layers), tuple(left_out))
 
 
 def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, op: str) -> Fused | Unsupported:
@@ -115,7 +117,7 @@ def _layer(network: Graph, layer: Layer[LayerProblem], fused: Epilogue | None, o
         return Unsupported(label, _OTHER.format(OPERATIONS["conv2d"], "conv2d"), layer.flops, other=True)
     if fused is None:
         return Unsupported(label, plain(layer.why_not, 1000), layer.flops)
-    return Fused(label, _problem(fused.problems[0]), tuple(_parts(network, fused)))
+    return Fused(label, computed(fused.problems[0]), tuple(_parts(network, fused)))
 
 
 def _computable(fused: Epilogue) -> Epilogue:
@@ -129,7 +131,7 @@ def has_family(of: LayerProblem) -> bool:
     """
     if of.values.get("prologue", "none") == "none":
         return True
-    problem = _problem(of)
+    problem = computed(of)
     families = load_templates(of={of.operation}).values()
     return any(BoundTemplate(family, problem, _HOPPER).supported for family in families)
 
@@ -151,7 +153,7 @@ def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
 def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused | Unsupported:
     label = plain(product.label)
     if op != "gemm":
-        return Unsupported(label, _OTHER.format(OPERATIONS["gemm"], "gemm"), product.flops, other=True)
+        return unsupported_product(product)
     if product.why_not:
         return Unsupported(label, product.why_not, product.flops)
     words = {"dtype": product.dtype, "transposes": product.transposes}
@@ -160,6 +162,11 @@ def _product(network: Graph, at: int, product: MatrixProduct, op: str) -> Fused 
         return Fused(label, make_problem(operation("gemm"), {**product.sizes, **words}))
     except StudyError as error:
         return Unsupported(label, plain(str(error), 1000), product.flops)
+
+
+def unsupported_product(product: MatrixProduct) -> Unsupported:
+    """Return a matrix product as one that a study of convolutions doesn't contain."""
+    return Unsupported(plain(product.label), _OTHER.format(OPERATIONS["gemm"], "gemm"), product.flops, other=True)
 
 
 _OTHER = "{}, which --op {} imports"
@@ -171,12 +178,12 @@ def _checked(operator: Operator) -> Operator:
     if layer is None or layer.problem is None:
         return operator
     try:
-        _problem(layer.problem)
+        computed(layer.problem)
     except StudyError as error:
         return replace(operator, layer=replace(layer, problem=None, why_not=str(error)))
     return operator
 
 
-def _problem(of: LayerProblem) -> Problem:
+def computed(of: LayerProblem | FilterGradient) -> Problem:
     """Convert one of the runtime package's problems to a study's. Raises StudyError if it is invalid."""
     return make_problem(operation(of.operation), of.values)

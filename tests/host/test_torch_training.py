@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.exporting import export_library
-from autotune.importing import training_layers
-from autotune.importing.fused_layers import findings
+from autotune.importing import training_findings
 from autotune.importing.study_text import named_layers
 from autotune.importing.torch_module import graph_of_module
 from autotune.problem import Problem, make_problem
@@ -37,7 +36,11 @@ PARTS = [
     *("strided, output", "strided, data gradient", "strided, filter gradient"),
     *("grouped, output", "grouped, data gradient", "grouped, filter gradient"),
 ]
-PAIR_PARTS = ["0, output", "0, filter gradient", "1, output", "1, data gradient", "1, filter gradient"]
+PAIR_PARTS = [
+    *("0, output", "0, filter gradient"),
+    *("1, output", "1, data gradient", "1, filter gradient"),
+    *("2, output", "2, data gradient", "2, filter gradient"),
+]
 FAMILIES = {
     "conv2d": "implicit_gemm",
     "conv_transpose": "conv_transpose_direct",
@@ -67,7 +70,7 @@ def of_network(network: nn.Module, shape: tuple[int, ...]) -> list[Problem]:
     """The problems that import-model --training lists."""
     network = network.eval().to(memory_format=torch.contiguous_format)
     graph = graph_of_module(network, [shape], layout="nhwc")
-    return [each.problem for each in training_layers(named_layers([findings(graph)]), [graph])]
+    return [each.problem for each in named_layers([training_findings(graph)])]
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +92,14 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         yield run
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_gradients_are_those_of_finite_differences(groups: int) -> None:
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_gradients_are_those_of_finite_differences(kind: type[nn.Conv2d | nn.ConvTranspose2d]) -> None:
     torch.manual_seed(1)
-    conv = torch.nn.Conv2d(4, 6, 3, 2, 1, dilation=2, groups=groups).double()
+    conv = kind(4, 6, 3, 2, 1, dilation=2, groups=2).double()
     x = torch.randn(2, 4, 9, 8, dtype=torch.double, requires_grad=True)
     y = conv(x)
-    geometry = Geometry(
-        tuple(x.shape), tuple(conv.weight.shape), tuple(y.shape), (2, 2), (1, 1), (1, 1), (2, 2), groups
-    )
+    shapes = (tuple(x.shape), tuple(conv.weight.shape), tuple(y.shape))
+    geometry = Geometry(*shapes, (2, 2), (1, 1), (1, 1), (2, 2), 2, conv.transposed)
     problem = TorchProblem(geometry)
     parts = Parts(problem.operation, tuple(problem.arguments.items()))
     layer = replace(TrainedLayer.of(problem, parts), dtype=torch.double)
@@ -132,7 +134,7 @@ def test_every_part_of_every_convolution_runs_a_kernel(on_cpu: OnHostDriver) -> 
     assert difference < TF32
 
 
-def test_a_depthwise_convolution_reads_another_convolution(on_cpu: OnHostDriver) -> None:
+def test_depthwise_and_transposed_convolutions_are_trained(on_cpu: OnHostDriver) -> None:
     rows, converted, by_backend = on_cpu(training.of_pair)
     assert rows == [(part, "tested", True) for part in PAIR_PARTS]
     assert converted < TF32

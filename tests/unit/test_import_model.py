@@ -534,17 +534,20 @@ def test_the_study_goes_to_standard_output(autotune: Command, tmp_path: Path) ->
 def test_training_has_the_gradients_of_each_convolution_but_the_first_ones_data(
     autotune: Command, tmp_path: Path
 ) -> None:
-    weights = {"w": (8, 3, 3, 3), "b": (8,), "v": (16, 4, 3, 3), "u": (16, 4, 1, 1)}
+    weights = {"w": (8, 3, 3, 3), "b": (8,), "v": (16, 4, 3, 3), "u": (16, 4, 1, 1), "t": (16, 4, 3, 3)}
     nodes = [
         CONV,
         node("Relu", "c", "r"),
-        node("Conv", "r v", "v1", group=2, strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("Pad", "r", "padded", pads=[0, 0, 0, 0, 0, 0, 1, 1]),
+        node("Conv", "padded v", "v1", group=2, strides=[2, 2]),
         node("Conv", "r u", "u1", group=2, strides=[2, 2]),
         node("Add", "v1 u1", "sum"),
+        node("ConvTranspose", "sum t", "t1", group=2, strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1]),
     ]
-    model = saved(tmp_path / "net.onnx", nodes, weights=weights)
+    model = saved(tmp_path / "net.onnx", nodes, weights=weights, opset=10)
     found = {layer.name: layer.problem for layer in layers(autotune, model, "--training", "--layout", "nhwc")}
-    assert list(found) == ["stem", "stem-filter", "v", "v-data", "v-filter", "u", "u-data", "u-filter"]
+    others = [f"{name}{part}" for name in "vut" for part in ("", "-data", "-filter")]
+    assert list(found) == ["stem", "stem-filter", *others]
     assert {found[name].values["epilogue"] for name in ("stem", "v", "v-data", "u")} == {"none"}
     for name in ("v", "u"):
         forward, data, weight = found[name].names(), found[f"{name}-data"].names(), found[f"{name}-filter"]
@@ -552,6 +555,10 @@ def test_training_has_the_gradients_of_each_convolution_but_the_first_ones_data(
         assert outputs == [forward[size] for size in ("n", "c", "d", "h", "w")]
         assert weight.array("dw").shape == (16, 1, *((3, 3) if name == "v" else (1, 1)), 4)
         assert weight.flops == found[name].flops == found[f"{name}-data"].flops
+    sizes, of_input, of_filters = found["t"].names(), found["t-data"], found["t-filter"]
+    assert of_input.array("x").shape == (2, sizes["p"], sizes["q"], sizes["k"])
+    assert of_input.array("y").shape == (2, sizes["h"], sizes["w"], sizes["c"])
+    assert of_filters.array("dw").shape == (16, 1, 3, 3, 4)
 
 
 def test_training_is_of_channels_last_convolutions(autotune: Command, tmp_path: Path) -> None:
