@@ -71,10 +71,12 @@ def whole(network: str, minutes: int, *, n: int = 64) -> Figure:
     return Figure(f"{network}-network", "pytorch.md", minutes, (command,))
 
 
-def untuned(network: str, options: str = "", *, n: int, page: str = "pytorch.md", front: bool = False) -> Figure:
+def untuned(
+    network: str, options: str = "", *, n: int, minutes: int = 3, page: str = "pytorch.md", front: bool = False
+) -> Figure:
     """A network in PyTorch with the kernels that `convert` chooses without tuning."""
     command = f"tests.benchmarks.networks {{folder}} {network} --n {n} --untuned{options}"
-    return Figure(f"{network}-untuned", page, 3, (command,), front)
+    return Figure(f"{network}-untuned", page, minutes, (command,), front)
 
 
 def training(network: str) -> Figure:
@@ -90,12 +92,12 @@ def ladder(report: str) -> Figure:
 
 
 FIGURES = (
-    tuned("resnet50-fp16", 2, front=True),
-    tuned("resnet50-tf32", 2, front=True),
+    tuned("resnet50-fp16", 3, front=True),
+    tuned("resnet50-tf32", 3, front=True),
     tuned("vgg16-fp16", 1, front=True),
     tuned("depthwise-fp16", 3, front=True),
-    tuned("kernelbench-fp16", 6, front=True, budget_s=200),
-    tuned("gemm-networks", 2, rival="cublas", front=True),
+    tuned("kernelbench-fp16", 5, front=True, budget_s=200),
+    tuned("gemm-networks", 3, rival="cublas", front=True),
     tuned("lenet-k5", 1, front=True),
     tuned("gemm", 1, rival="cublas"),
     tuned("lenet-k7", 1),
@@ -125,11 +127,12 @@ FIGURES = (
     tuned("resnet50-fp32-class", 3, pages="kernels.md"),
     *map(ladder, ("000", "001", "002", "003", "004")),
     *(whole(name, 4) for name in ("resnet18", "resnet50", "efficientnet_b0", "convnext_tiny", "densenet121")),
-    untuned("densenet121", n=64, front=True),
+    untuned("densenet121", n=64, minutes=5, front=True),
     untuned(
         "wan_decoder",
         " --dtype bfloat16 --without compiled --without 'converted, compiled'",
         n=1,
+        minutes=2,
         page="networks.md",
         front=True,
     ),
