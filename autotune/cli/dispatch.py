@@ -145,17 +145,15 @@ def dispatch(
     from autotune.api.run_plan import plan_run
     from autotune.dispatch.builder import build
     from autotune.dispatch.cells import Run
-    from autotune.dispatch.header import load_dispatch_template
 
     if out is not None:
         check_writable(out, "--out")
         if out.exists() and Path(study).exists() and out.samefile(study):
             raise StudyError(f"{out}: is the study itself; give another --out")
     plan = plan_run(study, db, directories)
-    template = load_dispatch_template()
     with open_run(plan.study, device, jobs, db, command_line(plan.study.name), on_results=True) as opened:
         run = Run(plan.study, plan.families, opened.evaluator, opened.store, opened.observe, opened.stopping)
-        built = build(run, template, kernels=kernels, explore=explore, holdout=holdout)
+        built = build(run, kernels=kernels, explore=explore, holdout=holdout)
         interrupted = opened.stopping()
     if out is not None:
         write_whole(out, built.text.encode(), "--out")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.dispatch.cells import Run
-from autotune.dispatch.dispatcher import DEFAULT, FAMILY, Dispatcher, Rule, Split, ends
-from autotune.dispatch.header import DispatchTemplate, render_dispatch
+from autotune.dispatch.dispatcher import DEFAULT, Dispatcher, Rule, Split, ends
+from autotune.dispatch.header import render_dispatch, template_record
 from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
     Making,
@@ -36,7 +36,7 @@ from autotune.dispatch.rule_trials import RuleTrials, Tried
 from autotune.errors import StudyError
 from autotune.problem import Layer, as_conv2d
 from autotune.search.threads import single_threaded
-from autotune.store import DispatchedLayer, TemplateRecord
+from autotune.store import DispatchedLayer
 from autotune.study import Study, distinct_layers
 from autotune.trial import Outcome
 from autotune.tuning.layer_finals import LEAST_NOISE
@@ -85,7 +85,6 @@ class Built:
 @single_threaded()
 def build(
     run: Run,
-    template: DispatchTemplate,
     *,
     kernels: int,
     explore: bool = True,
@@ -112,20 +111,18 @@ def build(
     named = dict(technique_configs(study, [tuned[row] for row in rows]))
     key = run.store.studies.begin(study)  # the first write, after every check that may refuse the study
     interpolated = interpolated_layers([layers[row] for row in rows], but=layers) if explore else ()
-    properties = [item.plain for item in template.properties]
-    record = TemplateRecord(FAMILY, template.hash, template.header)
     info, environment = run.evaluator.info, run.evaluator.environment
     scope = run.store.scopes.open_set(
-        key, [layers[row] for row in rows], info, environment, study.measurement_mode, record
+        key, [layers[row] for row in rows], info, environment, study.measurement_mode, template_record()
     )
-    matrix, measured = build_matrix(run, key, tuned, properties, held=held, interpolated=interpolated, named=named)
+    matrix, measured = build_matrix(run, key, tuned, held=held, interpolated=interpolated, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, study.measurement_mode)
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
-    making = Making(template.properties, kernels)
+    making = Making(kernels)
     left_out_configs = left_out(matrix, rows, making)
     full = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
     plan = with_default_first(matrix, rows, full, left_out_configs)
-    rules = RuleTrials(run, template, matrix, rows, plan, scope, sorted(held))
+    rules = RuleTrials(run, matrix, rows, plan, scope, sorted(held))
     tried = rules.run(named_rules(study, matrix, plan))
     within_us = noise_us(matrix, rows, noise)
     final = rules.decide(tried, within_us)
@@ -140,7 +137,7 @@ def build(
         dispatcher=dispatcher,
         layers=dispatched,
         tried=tuple(sorted(tried, key=lambda one: (one.outcome != Outcome.CORRECT, one.total_us, len(ends(one.rule))))),
-        text=render_dispatch(template, dispatcher),
+        text=render_dispatch(dispatcher),
         compiled=rules.compiles,
         within_us=within_us,
         configs=len(matrix.configs),

@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
@@ -46,6 +45,14 @@ class Property:
     most: int = 2**63 - 1
     power: int = 0
     """rate at which the similarity of two problems decreases as their values of the property diverge"""
+    reach: int = field(default=1, compare=False)
+    """how far beyond the range of its layers a rule is trusted, as a factor; not recorded"""
+    doc: str = field(default="", compare=False)
+    """the property in words; not recorded"""
+
+    def around(self, values: Sequence[int]) -> Property:
+        """Return the property with the range in which a rule is trusted, given the values of the rule's layers."""
+        return replace(self, least=min(values) // self.reach, most=max(values) * self.reach)
 
     def of(self, problem: Problem) -> int:
         """Return the property's value for a problem."""
@@ -58,6 +65,27 @@ class Property:
     @cached_property
     def _bound(self) -> Bound:
         return Expression(self.text, f"property {self.name}").bind({})
+
+
+_MOVED_BYTES = (
+    "(4 if dtype == 'f32' else 2) * (n * c * h * w + k * (c // groups) * r * s + n * k * p * q)"  # each element once
+)
+PROPERTIES = (
+    Property("k", "k", power=4, reach=2, doc="output channels"),
+    Property("c", "c", power=4, reach=2, doc="input channels"),
+    Property("pixels", "h * w", power=2, reach=4, doc="input pixels"),
+    Property("n", "n", power=1, reach=1024, doc="images"),
+    Property("taps", "r * s", power=2, reach=4, doc="filter taps"),
+    Property("stride", "stride_h * stride_w", power=2, reach=4, doc="input pixels to an output pixel"),
+    Property(
+        "intensity",
+        f"2 * n * k * p * q * (c // groups) * r * s // ({_MOVED_BYTES})",
+        power=2,
+        reach=4,
+        doc="FLOP to a byte that must be moved, rounded down",
+    ),
+)
+"""The properties of every dispatcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +245,13 @@ class Dispatcher:
         try:
             content = json.loads(text)
             return cls(
-                properties=tuple(_property_of(**item) for item in content["properties"]),
-                kernels=tuple(_kernel_of(item) for item in content["kernels"]),
-                default=_kernel_of(content["default"]),
+                properties=tuple(Property(**item) for item in content["properties"]),
+                kernels=tuple(_kernel_of(**item) for item in content["kernels"]),
+                default=_kernel_of(**content["default"]),
                 rule=rule_of(content["rule"]),
-                known=tuple(_numbers(row) for row in content["known"]),
+                known=tuple(map(tuple, content["known"])),
             )
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
 
 
@@ -268,29 +296,7 @@ def _params(rule: Rule) -> Mapping[str, Value]:
     return {"property": rule.property, "threshold": rule.threshold, **sides}
 
 
-_Json = dict[str, object]
-
-
-def _symbol(name: object) -> str:
-    """Return a name that is valid in C++. Raises ValueError for any other value."""
-    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
-        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
-    return name
-
-
-def _numbers(values: Sequence[object]) -> tuple[int, ...]:
-    """Return integers that are valid in C++. Raises TypeError for other values."""
-    numbers = tuple(value for value in values if type(value) is int)
-    if len(numbers) != len(values):
-        raise TypeError(f"{values!r}: expected whole numbers")
-    return numbers
-
-
-def _property_of(name: object, text: str, **numbers: object) -> Property:
-    return Property(_symbol(name), text, **dict(zip(numbers, _numbers([*numbers.values()]), strict=True)))
-
-
-def _kernel_json(kernel: PortfolioKernel) -> _Json:
+def _kernel_json(kernel: PortfolioKernel) -> dict[str, object]:
     return {
         "name": kernel.name,
         "family": kernel.config.template,
@@ -301,17 +307,15 @@ def _kernel_json(kernel: PortfolioKernel) -> _Json:
     }
 
 
-def _kernel_of(content: _Json) -> PortfolioKernel:
-    steps = cast("list[tuple[str, str, str]]", content["predicate"])
-    padded_outputs = cast("list[tuple[str, str]]", content["padded_outputs"])
-    relative_times = cast("list[int]", content["relative_times"])
-    params = cast("Mapping[str, Value]", content["params"])
-    return PortfolioKernel(
-        name=_symbol(content["name"]),
-        config=Config.of(str(content["family"]), params),
-        predicate=Predicate(
-            tuple(Step(text, name and _symbol(name), reason) for name, text, reason in steps),
-            tuple(Step(text, name and _symbol(name)) for name, text in padded_outputs),
-        ),
-        relative_times=_numbers(relative_times),
-    )
+def _kernel_of(
+    *,
+    name: str,
+    family: str,
+    params: Mapping[str, Value],
+    predicate: Sequence[tuple[str, str, str]],
+    padded_outputs: Sequence[tuple[str, str]],
+    relative_times: Sequence[int],
+) -> PortfolioKernel:
+    steps = tuple(Step(text, name, reason) for name, text, reason in predicate)
+    outputs = tuple(Step(text, name) for name, text in padded_outputs)
+    return PortfolioKernel(name, Config.of(family, params), Predicate(steps, outputs), tuple(relative_times))

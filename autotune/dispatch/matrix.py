@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.dispatch.cells import SAFE, Row, Run, measure, read_row
-from autotune.dispatch.dispatcher import Property
+from autotune.dispatch.dispatcher import PROPERTIES
 from autotune.distance import SAME, config_similarity, property_similarity
 from autotune.errors import StoreError, StudyError
 from autotune.family.template import KernelTemplate
@@ -225,7 +225,6 @@ def build_matrix(
     run: Run,
     key: StudyKey,
     tuned: Sequence[Row],
-    properties: Sequence[Property],
     *,
     held: Set[int] = frozenset(),
     interpolated: Sequence[Layer] = (),
@@ -267,7 +266,7 @@ def build_matrix(
     times = np.array([[row.times_us.get(config) or np.inf for config in configs] for row in rows])
     # A cell that was not evaluated, because the run was stopped or the device cannot run it, counts as failed.
     due = [[number < len(tuned) or config in row.times_us for config in configs] for number, row in enumerate(rows)]
-    values = np.array([[item.of(row.layer.problem) for item in properties] for row in rows], dtype=np.int64)
+    values = np.array([[item.of(row.layer.problem) for item in PROPERTIES] for row in rows], dtype=np.int64)
     positions = {config: position for position, config in enumerate(configs)}
     matrix = Matrix(
         layers=tuple(row.layer for row in rows),
@@ -279,7 +278,7 @@ def build_matrix(
         top_configs=tuple(tuple(positions[config] for config in few) for few in top_configs),
         default=0,
         config_similarity=config_similarity({name: one.params for name, one in run.templates.items()}, configs),
-        layer_similarity=property_similarity([item.power for item in properties], values, values) / SAME,
+        layer_similarity=property_similarity([item.power for item in PROPERTIES], values, values) / SAME,
         values=values,
         techniques={name: positions[config] for name, config in named.items()},
     )

@@ -17,12 +17,12 @@ import numpy as np
 from autotune.dispatch.dispatcher import (
     DEFAULT,
     FASTEST,
+    PROPERTIES,
     Property,
     Rule,
     Split,
     expected_relative_times,
 )
-from autotune.dispatch.header import PropertyTemplate
 from autotune.dispatch.matrix import (
     NOTHING_FITS,
     Bools,
@@ -68,7 +68,6 @@ class Plan:
 class Making:
     """How to build a plan."""
 
-    properties: tuple[PropertyTemplate, ...]
     kernels: int
     """maximum number of chosen kernels, without the default"""
     wanted: tuple[int, ...] = ()
@@ -85,7 +84,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
     names = (*kernel_names([matrix.configs[kernel] for kernel in kernels]), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
-    properties = tuple(item.around(column) for item, column in zip(making.properties, columns, strict=True))
+    properties = tuple(item.around(column) for item, column in zip(PROPERTIES, columns, strict=True))
     squares = (UNIT * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
     relative_times = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
     return Plan(kernels, names, properties, FASTEST, tuple(known), relative_times)

@@ -15,7 +15,7 @@ import numpy as np
 from autotune.compilation.compile import Binary
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT, Dispatcher, PortfolioKernel, Rule
-from autotune.dispatch.header import DispatchTemplate, dispatch_program, table_row
+from autotune.dispatch.header import dispatch_program, table_row
 from autotune.dispatch.matrix import Matrix, lost_us
 from autotune.dispatch.plan import Plan, chosen, costs_of
 from autotune.dispatch.predicate import predicate
@@ -53,14 +53,13 @@ class RuleTrials:
     def __init__(
         self,
         run: Run,
-        template: DispatchTemplate,
         matrix: Matrix,
         rows: Sequence[int],
         plan: Plan,
         scope: TargetScope,
         held: Sequence[int] = (),
     ) -> None:
-        self.run_of, self.template, self.matrix, self.rows, self.plan = run, template, matrix, list(rows), plan
+        self.run_of, self.matrix, self.rows, self.plan = run, matrix, list(rows), plan
         self.scope, self.held = scope, list(held)
         self.costs = costs_of(matrix, plan)
         self.kernels = self._kernels()
@@ -110,7 +109,7 @@ class RuleTrials:
         dispatcher, evaluator = self.dispatcher(rule), self.run_of.evaluator
         if not isinstance(evaluator, Chooser) or dispatcher.config() in self.known:
             return None
-        return evaluator.build(dispatch_program(self.template, dispatcher))
+        return evaluator.build(dispatch_program(dispatcher))
 
     def _try(self, rule: Rule, proposed_by: str, binary: Future[Binary] | None) -> Tried:
         """Return a rule's stored trial, or verify the rule and store a new one."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.dispatch.dispatcher import Dispatcher
-from autotune.dispatch.header import load_dispatch_template, render_dispatch
+from autotune.dispatch.header import render_dispatch
 from autotune.errors import StoreError
 from autotune.exporting.folder import write_folder
 from autotune.exporting.kernel import NVCC_FLAGS, SelectedKernel, kernel_text, never_run, serving
@@ -101,7 +101,7 @@ def export_library(
     sources = tuple(folder / name for name in texts)
     texts |= library_texts(served, archs, self_test=self_test)
     if dispatcher is not None:
-        texts["dispatcher.h"] = render_dispatch(load_dispatch_template(), dispatcher)
+        texts["dispatcher.h"] = render_dispatch(dispatcher)
     write_folder(folder, texts, _provenance(served, archs))
     return Exported(folder, sources, served, archs)
 

@@ -9,8 +9,8 @@ import pytest
 from autotune.compilation.compile import compile_cubin
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.dispatch.dispatcher import FASTEST, Dispatcher, PortfolioKernel, Split
-from autotune.dispatch.header import DispatchTemplate, dispatch_program, load_dispatch_template, table_row
+from autotune.dispatch.dispatcher import FASTEST, PROPERTIES, Dispatcher, PortfolioKernel, Split
+from autotune.dispatch.header import dispatch_program, table_row, template_text
 from autotune.dispatch.predicate import predicate
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_templates
@@ -21,7 +21,7 @@ from tests.problems import problems
 
 H200 = DeviceInfo("cuda", "H200", arch=90, sm_count=132, memory_bytes=150_000_000_000)
 USUAL = Conv2dProblem(1000, 12, 33, 33, 24, 5, 5)
-TEMPLATE = load_dispatch_template()
+TEMPLATE = template_text()
 
 
 ASKED = list(problems(120))
@@ -41,18 +41,16 @@ def dispatcher() -> Dispatcher:
     names = [kernel.name for kernel in kernels]
     rule = Split("intensity", 20, names[1], names[2])
     return Dispatcher(
-        tuple(item.around([item.plain.of(USUAL)]) if item.name == "c" else item.plain for item in TEMPLATE.properties),
+        tuple(item.around([item.of(USUAL)]) if item.name == "c" else item for item in PROPERTIES),
         tuple(kernels),
         dataclasses.replace(next(one for one in kernels if one.name == "implicit_gemm"), name="default"),
         rule,
     )
 
 
-def compiled_choices(
-    made: Dispatcher, asked: list[Conv2dProblem], cxx: str, template: DispatchTemplate
-) -> list[str | None]:
+def compiled_choices(made: Dispatcher, asked: list[Conv2dProblem], cxx: str, text: str) -> list[str | None]:
     """The choices of the compiled dispatcher."""
-    binary = compiled(dispatch_program(template, made), cxx=cxx)
+    binary = compiled(dispatch_program(made, text), cxx=cxx)
     device = host_device(cxx)
     found = choices(device, ChoicesRequest(binary, tuple(table_row(problem) for problem in asked)))
     device.close()
@@ -73,10 +71,10 @@ def test_the_compiled_dispatcher_chooses_as_its_record_does(dispatcher: Dispatch
 
 
 def test_a_threshold_that_is_off_by_one_is_seen(dispatcher: Dispatcher, cxx: str) -> None:
-    wrong = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("_of(layer) < ${split", "_of(layer) <= ${split"))
-    assert wrong.text != TEMPLATE.text
+    wrong = TEMPLATE.replace("_of(layer) < ${split", "_of(layer) <= ${split")
+    assert wrong != TEMPLATE
     rule = Split("k", 12, "direct", "default")
-    plain = dataclasses.replace(dispatcher, rule=rule, properties=tuple(item.plain for item in TEMPLATE.properties))
+    plain = dataclasses.replace(dispatcher, rule=rule, properties=PROPERTIES)
     expected = recorded_choices(plain, ASKED)
     assert compiled_choices(plain, ASKED, cxx, TEMPLATE) == expected
     assert compiled_choices(plain, ASKED, cxx, wrong) != expected
@@ -86,13 +84,13 @@ def timed(made: Dispatcher) -> Dispatcher:
     """The smallest expected time decides; `implicit_gemm` is faster on three known layers, `direct` on a fourth."""
     sizes = ((1, 1, 1), (24, 3, 1), (9, 7, 2))
     known = [dataclasses.replace(USUAL, k=k, c=c, stride_h=stride, stride_w=stride) for k, c, stride in sizes]
-    values = [[item.plain.of(problem) for item in TEMPLATE.properties] for problem in (*known, USUAL)]
+    values = [[item.of(problem) for item in PROPERTIES] for problem in (*known, USUAL)]
     product, direct, others = (10_000, 11_000, 9_001, 30_000), (30_000, 26_000, 20_003, 10_000), (400_000,) * 4
     times = {"implicit_gemm": product, "direct": direct}
     kernels = [dataclasses.replace(one, relative_times=times.get(one.name, others)) for one in made.all_kernels]
     return dataclasses.replace(
         made,
-        properties=tuple(item.plain for item in TEMPLATE.properties),
+        properties=PROPERTIES,
         kernels=tuple(kernels[:-1]),
         default=kernels[-1],
         rule=FASTEST,
@@ -108,8 +106,8 @@ def test_the_compiled_dispatcher_compares_relative_time_times_padded_outputs(dis
     expected = recorded_choices(made, ASKED)
     assert min(expected.count("direct"), expected.count("implicit_gemm")) > 20, "the relative time alone decides"
     assert compiled_choices(made, ASKED, cxx, TEMPLATE) == expected
-    once = dataclasses.replace(TEMPLATE, text=TEMPLATE.text.replace("times < powers[item]", "times < 1"))
-    assert once.text != TEMPLATE.text
+    once = TEMPLATE.replace("times < powers[item]", "times < 1")
+    assert once != TEMPLATE
     assert compiled_choices(made, ASKED, cxx, once) != expected
 
 
@@ -118,5 +116,5 @@ def test_nvcc_compiles_it_without_a_warning(dispatcher: Dispatcher) -> None:
     made = timed(dispatcher)
     few = made.kernels[:3]
     made = dataclasses.replace(made, kernels=few, rule=Split("k", 12, few[1].name, FASTEST))
-    binary = compile_cubin(dispatch_program(TEMPLATE, made), 90, find_nvcc())
+    binary = compile_cubin(dispatch_program(made), 90, find_nvcc())
     assert "warning" not in binary.log, binary.log

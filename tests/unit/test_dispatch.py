@@ -14,7 +14,6 @@ from autotune.compilation.compile import Binary, Program, Target
 from autotune.dispatch.builder import Built, build, held_out
 from autotune.dispatch.cells import Run
 from autotune.dispatch.dispatcher import DEFAULT
-from autotune.dispatch.header import load_dispatch_template
 from autotune.dispatch.plan import interpolated_layers
 from autotune.errors import StudyError
 from autotune.evaluation.null import NullEvaluator
@@ -105,7 +104,7 @@ def built(
 ) -> Built:
     with Store(path) as store:
         run = Run(study, families, device, store)
-        return build(run, load_dispatch_template(), kernels=4, explore=explore, holdout=holdout)
+        return build(run, kernels=4, explore=explore, holdout=holdout)
 
 
 @pytest.fixture(scope="module")

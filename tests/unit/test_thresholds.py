@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.dispatch.dispatcher import DEFAULT, FASTEST, Rule, Split, ends
-from autotune.dispatch.header import load_dispatch_template
+from autotune.dispatch.dispatcher import DEFAULT, FASTEST, PROPERTIES, Rule, Split, ends
 from autotune.dispatch.matrix import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.plan import (
     Making,
@@ -26,8 +25,7 @@ from autotune.distance import SAME, property_similarity
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config
 
-PROPERTIES = load_dispatch_template().properties
-MAKING = Making(PROPERTIES, kernels=4)
+MAKING = Making(kernels=4)
 NO = np.inf
 
 
@@ -42,7 +40,7 @@ def config(name: str) -> Config:
 def matrix(layers: Sequence[Layer], times: Sequence[Sequence[float]], top_configs: Sequence[Sequence[int]]) -> Matrix:
     """The first column is the default."""
     times_us = np.array(times, dtype=np.float64)
-    values = np.array([[item.plain.of(one.problem) for item in PROPERTIES] for one in layers], dtype=np.int64)
+    values = np.array([[item.of(one.problem) for item in PROPERTIES] for one in layers], dtype=np.int64)
     return Matrix(
         layers=tuple(layers),
         configs=tuple(config(str(number)) for number in range(times_us.shape[1])),
