@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -104,11 +104,6 @@ class BoundTemplate:
         inputs = [array.name for array in self.problem.arrays if array.role in ("in", "inout")]
         unread = [name for name in inputs if name not in template.read]
         return f"the problem has no {unread[0]}" if unread else ""
-
-    @cached_property
-    def legal(self) -> BoundTemplate:
-        """The same family and problem with all legal configs, whether or not they are worth searching."""
-        return BoundTemplate(self.template, self.problem, self.device, replace(self.admission, prune=False))
 
     @cached_property
     def searched(self) -> bool:
