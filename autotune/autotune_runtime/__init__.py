@@ -1,7 +1,7 @@
 """Run tuned kernels from Python: load a library that `autotune export` wrote and call it on GPU arrays.
 
 This package needs only the standard library. Arrays may come from CuPy, PyTorch, PyCUDA or any library that implements
-`__cuda_array_interface__` or `__dlpack__`. Array shapes determine most sizes; pass all other sizes and words by name.
+`__cuda_array_interface__`. Array shapes determine most sizes; pass all other sizes and words by name.
 
     import autotune_runtime
 

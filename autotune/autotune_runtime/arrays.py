@@ -1,67 +1,16 @@
 """Read the memory and streams of GPU arrays, and create new arrays.
 
-Arrays may come from PyCUDA, CuPy or PyTorch, or from any library that implements `__cuda_array_interface__` or DLPack.
+Arrays may come from PyCUDA, CuPy or PyTorch, or from any library that implements `__cuda_array_interface__`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
-_DLPACK_TYPESTRS = {(2, 32): "<f4", (2, 16): "<f2", (4, 16): "<V2", (0, 32): "<i4", (1, 8): "|u1"}
-"""Typestrs of DLPack arrays, by type code (kDLInt, kDLUInt, kDLFloat or kDLBfloat) and bits."""
-
-
-class _Tensor(ctypes.Structure):
-    """DLPack's `DLTensor` struct."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-def described(array: Any) -> dict[str, Any] | None:
-    """Return the shape, typestr, strides in bytes, address and device of a DLPack array in GPU memory, or None.
-
-    The array must be ready on the stream that uses it, because this function doesn't synchronize.
-    """
-    if not hasattr(array, "__dlpack__"):
-        return None
-    kind, device = array.__dlpack_device__()
-    if int(kind) not in _CUDA:
-        return None
-    capsule = array.__dlpack__(stream=-1)  # deleting the capsule drops its references; the array stays alive
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))
-    typestr = _DLPACK_TYPESTRS.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
-    typestr = typestr or f"|V{tensor.bits * tensor.lanes // 8}"
-    strides = None
-    if tensor.strides:
-        strides = tuple(int(stride) * tensor.bits // 8 for stride in tensor.strides[: tensor.ndim])
-    return {
-        "shape": tuple(tensor.shape[: tensor.ndim]),
-        "typestr": typestr,
-        "strides": strides,
-        "data": ((tensor.data or 0) + tensor.byte_offset, False),
-        "device": int(device),
-    }
-
 
 _TYPESTRS = {
     "f32": ("<f4",),
@@ -131,12 +80,10 @@ def check(view: View, what: str, dtype: str, shape: tuple[int, ...]) -> None:
 
 def _described(array: Any, what: str) -> Mapping[str, Any]:
     """Return the array's own description of its memory. Raises TypeError unless it is in GPU memory."""
-    interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None) or described(array)
+    interface: Mapping[str, Any] | None = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
-        raise TypeError(
-            f"{what}: a {type(array).__name__} is not an array on a GPU: it has no __cuda_array_interface__, "
-            "nor is it in a GPU's memory by __dlpack__"
-        )
+        name = type(array).__name__
+        raise TypeError(f"{what}: a {name} is not an array on a GPU: it has no __cuda_array_interface__")
     return interface
 
 

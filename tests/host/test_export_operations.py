@@ -148,44 +148,6 @@ def test_python_runs_an_operation_of_any_size(rows: int, kernel: str, softmax: O
     assert said[4].startswith("cannot make an array like a DeviceArray"), said
 
 
-class ByDlpack:
-    """An array on a GPU that only has DLPack; its memory is the host's here."""
-
-    def __init__(self, array: Array) -> None:
-        self.array: Any = device_array(array).array
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0
-
-    def __dlpack__(self, *, stream: int) -> object:
-        assert stream == -1
-        return self.array.__dlpack__()
-
-
-def rows_by_dlpack(path: str, x: Array) -> tuple[Array, list[str]]:
-    there, out = ByDlpack(x), ByDlpack(np.full_like(x, np.nan))
-    run(loaded(path), there, y=out)
-    transposed = ByDlpack(x)
-    transposed.array = transposed.array.T
-    said = []
-    for wrong in (transposed, ByDlpack(x.astype(np.float64)), x):
-        with pytest.raises((ValueError, TypeError)) as raised:
-            run(loaded(path), wrong, y=out)
-        said.append(str(raised.value))
-    return np.array(out.array), said
-
-
-def test_python_takes_arrays_by_dlpack(softmax: OnHostDriver) -> None:
-    x = np.random.default_rng(3).standard_normal((33, 33), np.float32)
-    y, said = softmax(rows_by_dlpack, x)
-    powers = np.exp(x - x.max(axis=1, keepdims=True))
-    np.testing.assert_allclose(y, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
-    assert said[0] == "x: is not contiguous (C order); copy it first"
-    assert said[1].startswith("x: its elements are ")
-    assert ", expected one of f32, f16, bf16, i32" in said[1]
-    assert said[2].startswith("x: a ndarray is not an array on a GPU")
-
-
 @pytest.fixture(scope="module")
 def stencil(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """A library whose only operation has weights; tests must not write to it."""
