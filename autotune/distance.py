@@ -44,7 +44,7 @@ def layer_distance(one: Problem, other: Problem) -> float:
 
 
 def device_distance(one: DeviceInfo, other: DeviceInfo) -> float:
-    """Return the distance between two devices: 0 for the same model, recorded or real, whatever its memory size."""
+    """Return the distance between two devices: 0 for the same model, recorded or real, regardless of memory size."""
     apart = OTHER_SIZE * abs(math.log2(max(1, one.sm_count) / max(1, other.sm_count)))
     return apart + (OTHER_ARCHITECTURE if one.arch != other.arch else 0.0)
 

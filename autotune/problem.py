@@ -128,7 +128,7 @@ class Problem(ABC):
 
     @property
     def flops(self) -> int:
-        """How many floating-point operations the direct algorithm takes. A multiply-add counts as two."""
+        """The number of floating-point operations of the direct algorithm. A multiply-add counts as two."""
         return _evaluated(self.operation, self).flops
 
     @property

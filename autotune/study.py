@@ -155,7 +155,7 @@ class Study:
 
     @property
     def certain_trials(self) -> int:
-        """How many evaluations each layer is sure to get, or 0 if another limit may end the search earlier."""
+        """The number of evaluations that each layer is sure to get, or 0 if another limit may end the search first."""
         ends = (self.time_budget_s, self.trials_total, self.time_budget_total_s, self.min_gain)
         return self.trials if all(end is None for end in ends) else 0
 

@@ -30,7 +30,7 @@ VALUES = (
     *("accuracy", "trials", "time_budget_s", "trials_total", "time_budget_total_s", "min_gain", "seed", "sampler"),
     *("warm_start", "templates", "prune", "workspace_limit_bytes", "spill_limit_bytes"),
 )
-"""Study keys that are also fields of `Study`, in the order in which `study_writer` writes them."""
+"""Study keys that are also fields of `Study`, in the order that `study_writer` writes them."""
 _STUDY_VALUES = {"name", "op", END_TO_END, *VALUES}
 _STUDY_KEYS = {*_STUDY_VALUES, "measure", "space", "layer", "technique", "rule"}
 _RULE_KEYS = {"name", "property", "threshold", "below", "above", "report"}

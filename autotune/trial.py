@@ -80,7 +80,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Samples of a kernel's forward pass on a device, in microseconds and in the order in which they were taken."""
+    """Samples of a kernel's forward pass on a device, in microseconds, in the order they were taken."""
 
     samples_us: tuple[float, ...]
     """time of one forward pass in each sample, microseconds"""
@@ -122,7 +122,7 @@ def comparable(first: Timing, second: Timing) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ErrorStats:
-    """How far an output deviates from the float64 reference."""
+    """The deviation of an output from the float64 reference."""
 
     over_bound: float
     """largest |y - ref| / bound over all outputs; at most 1 when correct"""
@@ -184,7 +184,7 @@ class EndToEndParts:
     host_bytes: int
     """host memory that the copies need, bytes"""
     distinct_segments: int
-    """segments whose test data differ from those of all other segments"""
+    """segments whose test data differ from all other segments'"""
 
 
 @dataclass(frozen=True, slots=True)

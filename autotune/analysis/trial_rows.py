@@ -73,7 +73,7 @@ def _limits(found: Facts) -> Cells:
 
 
 def cells_of(row: TrialRow) -> Cells:
-    """Return the same cells as `trial_rows` for a TrialRow, except for those that depend on the device's limits."""
+    """Return a TrialRow's cells as in `trial_rows`, without the cells that depend on the device's limits."""
     trial = row.trial
     parts = (trial.resources, trial.phases, trial, row)
     return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
@@ -95,7 +95,7 @@ def cells_of(row: TrialRow) -> Cells:
 
 
 def best_cells(kernel: BestWithRoofline) -> Cells:
-    """Return a best kernel's cells, which are those of its trial with the layer's name and the deciding time."""
+    """Return a best kernel's cells: its trial's cells, with the layer's name and the deciding time."""
     best, found = kernel.best, kernel.facts
     return {
         **cells_of(best.row),

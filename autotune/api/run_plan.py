@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Values that override those of a study. None keeps the study's value."""
+    """Values that override a study's. None keeps the study's value."""
 
     templates: tuple[str, ...] | None = None
     """the families to search"""

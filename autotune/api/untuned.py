@@ -124,7 +124,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
 
 
 class Results:
-    """Several results databases, in the order in which they are searched for kernels."""
+    """Several results databases, in the order they are searched for kernels."""
 
     def __init__(self, stores: Mapping[str, Store], device: Future[DeviceInfo]) -> None:
         self._stores, self._opened = stores, device
@@ -234,7 +234,7 @@ class _Predictions:
 
 
 _forked: list[_Predictions] = []
-"""What a forked process needs for its predictions: a list with one element, set when the process starts."""
+"""The inputs of a forked process's predictions: a list with one element, set when the process starts."""
 
 
 def _predicted(layer: Layer) -> Chosen | NoTemplate:

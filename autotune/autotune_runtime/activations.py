@@ -1,4 +1,4 @@
-"""The activations of epilogues. Each has a single entry, from which its C++ and Python forms are generated.
+"""The activations of epilogues. The C++ and Python forms of each activation are generated from a single entry.
 
 `in_cpp` generates the CUDA and float64 forms. `activated` evaluates the expression with any set of functions, such as
 NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module needs nothing but
@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def activated(word: str, v: T, functions: Mapping[str, Callable[..., object]]) -> T:
-    """Apply an activation to anything with arithmetic operators; `functions` are those of its expression."""
+    """Apply an activation to anything with arithmetic operators; `functions` are the functions in its expression."""
     made: T = eval(_compiled(BY_WORD[word].expression), dict(functions), {"v": v})  # noqa: S307 - the table's own text
     return made
 

@@ -24,7 +24,7 @@ _TYPESTRS = {
     "u8": ("|u1", "<u1"),
     "i64": ("<i8",),
 }
-"""Typestrs of storage types. NumPy has no names for bf16, e4m3 and e5m2; their typestrs are those of ml_dtypes."""
+"""Typestrs of storage types. NumPy has no names for bf16, e4m3 and e5m2, so these have ml_dtypes's typestrs."""
 
 TORCH_DTYPES = {
     "float32": "f32",
@@ -38,7 +38,7 @@ TORCH_DTYPES = {
     "uint8": "u8",
     "int64": "i64",
 }
-"""What PyTorch calls each storage type."""
+"""PyTorch's name for each storage type."""
 
 
 class View(NamedTuple):
@@ -88,7 +88,7 @@ def _described(array: Any, what: str) -> Mapping[str, Any]:
 
 
 def dtype_of(view: View, what: str) -> str:
-    """Return what this package calls an array's element type. Raises ValueError for a type that no kernel supports."""
+    """Return this package's name for an array's element type. Raises ValueError for a type that no kernel supports."""
     for dtype, typestrs in _TYPESTRS.items():
         if view.elements in (dtype, *typestrs):
             return dtype

@@ -57,7 +57,7 @@ class Calls:
     """the network's own tensors -> their parameter names in the model"""
     outputs: frozenset[str]
     layout: str | None = None
-    """layout of all convolutions; None: each convolution has the layout in which its images and filters are stored"""
+    """layout of all convolutions; None: each convolution has the layout of its stored images and filters"""
 
     def graph(self) -> Graph:
         """Convert the calls to a graph. Raises ValueError if they aren't in execution order."""
@@ -71,7 +71,7 @@ class _Reader:
         self._constants: dict[str, tuple[str, ...]] = {
             name: (name,) for name in network.constants if name not in written
         }
-        """tensors that do not depend on the images -> the network's own tensors from which they are computed"""
+        """tensors that don't depend on the images -> the network's own tensors that they are computed from"""
         self._known = {*network.constants, *network.images}
         self._writers: dict[str, Call] = {}
         self._now: dict[str, str] = {}
@@ -244,13 +244,13 @@ class _Reader:
         tensor = call.tensor(name)
         if tensor and tensor not in self._constants:
             kind = self._type(tensor)
-            if self._network.layout is not None:  # it applies to all images, whatever layout they were captured in
+            if self._network.layout is not None:  # applies to all images, regardless of the layout in the capture
                 kind = replace(kind, layouts=_NONE)
             return Operand(self._latest(tensor), kind)
         return Operand("", self._network.tensors.get(tensor, _UNKNOWN) if tensor else UNKNOWN, call.limit(name))
 
     def _label(self, call: Call) -> str:
-        """Return a layer's name: that of its weight parameter without `weight`, or else the module's path."""
+        """Return a layer's name: its weight parameter's name without `weight`, or else the module's path."""
         filters = self._network.constants.get(call.tensor("weight"), "")
         return filters.removesuffix("weight").removesuffix(".") or call.path or call.writes[0]
 

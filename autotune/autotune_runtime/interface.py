@@ -156,7 +156,7 @@ class DeclaredProblem:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel in a library, and the problem for which it was tuned."""
+    """A kernel in a library, and the problem that it was tuned for."""
 
     name: str
     """name of the kernel, in the form study.layer"""
@@ -349,7 +349,7 @@ class Library:
         return self._text("kernel_name", ctypes.byref(self._of(problem)))
 
     def workspace_bytes(self, problem: DeclaredProblem) -> int:
-        """Return how many bytes of workspace a pass needs on the current context's device.
+        """Return the number of workspace bytes that a pass needs on the current context's device.
 
         Raises LibraryError if there is no kernel for the problem.
         """
@@ -437,7 +437,7 @@ class Handle:
         """name of the kernel, in the form study.layer"""
 
     def workspace_bytes(self, *sizes: int) -> int:
-        """Return how many bytes of workspace a pass with these run-time sizes needs.
+        """Return the number of workspace bytes that a pass with these run-time sizes needs.
 
         Raises LibraryError if the kernel doesn't support the sizes.
         """

@@ -11,7 +11,7 @@ from .convolution import DTYPES, Shape, sizes
 from .network_layers import KINDS, Layer
 
 MOST_TENSORS = 8
-"""How many tensors a kernel can concatenate."""
+"""Maximum number of tensors that a kernel can concatenate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

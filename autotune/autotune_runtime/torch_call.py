@@ -34,7 +34,7 @@ class Choice:
     """fraction by which a kernel must be faster in a short race, which the first call of sizes that are not in `raced`
     runs; None: no race, the kernel is used"""
     raced: tuple[tuple[int, ...], ...] = ()
-    """sizes [C, ...] of the first tensor for which the kernel won the race of a conversion"""
+    """sizes [C, ...] of the first tensor with which the kernel won a conversion's race"""
     linear: bool = False
     """whether PyTorch's operator is a linear layer instead of a convolution"""
 
@@ -53,7 +53,7 @@ class Call:
     """words, and the sizes that no shape determines, by name"""
     torch_shapes: bool = False
     """True: tensors have PyTorch's shapes, with channels as the second axis in every layout, and images with one or two
-    spatial axes have only these. False: shapes are in the order in which arrays are stored
+    spatial axes have only these. False: shapes are in storage order
     """
     choice: Choice | None = None
     """None: only kernels compute the call, so a problem without a kernel is an error"""
@@ -151,7 +151,7 @@ class Call:
 
 @torch.compiler.assume_constant_result
 def text_of(path: str, arguments: tuple[tuple[str, int | str], ...]) -> str:
-    """Return the text of a call whose shapes are in the order in which arrays are stored."""
+    """Return the text of a call whose shapes are in storage order."""
     return _text_of(path, arguments)
 
 

@@ -43,7 +43,7 @@ class Part:
     """whether the part was a single convolution"""
 
     def layer_name(self, label: str) -> str:
-        """Return what one of this part's layers is called in the network."""
+        """Return the name of one of this part's layers in the network."""
         return self.path if self.is_convolution else ".".join(filter(None, (self.path, label)))
 
 
@@ -77,8 +77,7 @@ def capture(
 def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
     """Trace the network on fake tensors, which nearly always results in the same operators as torch.export.
 
-    Returns None if tracing fails or a part without children has forward hooks. Counts in `runs` how often each part
-    runs.
+    Returns None if tracing fails or a part without children has forward hooks. Counts the runs of each part in `runs`.
     """
     if has_hooked_leaf(network):
         return None
@@ -128,7 +127,7 @@ def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _runs(network: nn.Module, arguments: tuple[object, ...]) -> Counter[nn.Module]:
-    """Count how often each part runs on the example."""
+    """Count the runs of each part on the example."""
     runs = Counter[nn.Module]()
     with quiet(), _hooked(network.modules(), lambda part, _, __: runs.update([part])):
         run(network, arguments)

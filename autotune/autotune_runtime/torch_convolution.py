@@ -40,7 +40,7 @@ def activated(y: Tensor, word: str) -> Tensor:
 
 @functools.cache
 def _in_place(word: str) -> Callable[..., Tensor]:
-    """Return an overload of PyTorch's in-place operator, so that calls need not look it up."""
+    """Return an overload of PyTorch's in-place operator, so that calls don't have to look it up."""
     overload: Callable[..., Tensor] = getattr(torch.ops.aten, f"{BY_WORD[word].aten}_").default
     return overload
 
@@ -69,7 +69,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def torch_arguments(
     rank: int, operation: str, arguments: Mapping[str, int | str]
 ) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
-    """Convert an operation's arguments to those of `torch.convolution` for tensors with `rank` dimensions.
+    """Convert an operation's arguments to `torch.convolution`'s, for tensors with `rank` dimensions.
 
     The result contains the padding at the beginning of each axis.
     """
@@ -113,8 +113,9 @@ def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tenso
 
 
 CONVOLUTION = Operator(BY_NAME["conv"], "convolution", by_pytorch)
-"""The operator for libraries of conv2d, conv and conv_transpose. It takes the arrays of `conv`, which include those of
-the other two operations. The function `convolution` has a more convenient signature."""
+"""The operator for libraries of conv2d, conv and conv_transpose. It takes the arrays of `conv`, which include the other
+two operations' arrays. The function `convolution` has a more convenient signature.
+"""
 
 
 class Convolution(nn.Module):
@@ -140,7 +141,7 @@ class Convolution(nn.Module):
         return self.with_bias(self.prepared(input, cache, scale), self.bias)
 
     def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Return the tensor to which the filters are applied."""
+        """Return the tensor that the filters are applied to."""
         return prepared(x, cache, scale, None, self.problem.prologue)
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:

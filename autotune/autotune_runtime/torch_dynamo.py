@@ -69,7 +69,7 @@ def _in_aten(graph: fx.GraphModule, fakes: Sequence[object]) -> fx.GraphModule:
 
 
 def label(placeholder: fx.Node) -> str:
-    """Return what a parameter or buffer is called in the model, or "" for other inputs.
+    """Return a parameter's or buffer's name in the model, or "" for other inputs.
 
     Dynamo calls the source of such an input L['self']._modules['conv']._parameters['bias'].
     """

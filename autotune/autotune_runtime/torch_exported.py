@@ -65,12 +65,12 @@ def _depends_on_values(error: BaseException | None) -> bool:
 
 
 def _any_sizes(arguments: tuple[object, ...]) -> object:
-    """Return dynamic shapes for torch.export in which every size may vary, if the network allows it."""
+    """Return dynamic shapes for torch.export that let every size vary, if the network allows it."""
     return tree_map(lambda each: (Dim.AUTO,) * each.dim() if isinstance(each, Tensor) else None, arguments)
 
 
 def _enough(arguments: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the arguments with two images instead of one. Arguments with several images stay the same."""
+    """Return the arguments with two images instead of one. Arguments with several images are returned unchanged."""
     tensors = [each for each in tensors_of(arguments) if each.dim()]
     if any(each.shape[0] != 1 for each in tensors):
         return arguments
@@ -147,7 +147,7 @@ def graph_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
 
 def _range(size: int | torch.SymInt, program: torch.export.ExportedProgram) -> tuple[int, int | None]:
-    """Return the smallest and the largest size of an axis for which a capture is valid. None means no largest size."""
+    """Return the smallest and the largest size of an axis that a capture supports. None means no largest size."""
     if isinstance(size, int):
         return size, size
     found = program.range_constraints.get(size.node.expr)

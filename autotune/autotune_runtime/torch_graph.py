@@ -231,7 +231,7 @@ class Seen(fx.Interpreter):
         """Return whether a kernel that runs instead of the addition y + z can compute both the convolution and the
         addition.
 
-        `layout` is the kernel's; None stands for that of y.
+        `layout` is the kernel's; None stands for the layout of y.
         """
         y_is, z_is = self.tensors.get(y), self.tensors.get(z)
         if y_is is None or z_is is None or y_is.kind != z_is.kind:

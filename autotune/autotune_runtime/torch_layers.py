@@ -80,7 +80,7 @@ class Layer:
     def elsewhere_of(self, problem: LayerProblem) -> tuple[LayerProblem, ...]:
         """Return the other examples' problems that correspond to one of `problems`.
 
-        Those that equal `problem` or differ from it in their arguments are left out.
+        Problems that equal `problem` or have other arguments are left out.
         """
         at = self.problems.index(problem)
         found = dict.fromkeys(each.problems[at] for each in self.elsewhere)
@@ -139,13 +139,13 @@ def read_network(module: nn.Module, example: object, expected: Callable[[Inferen
 
 
 class LayerGraph:
-    """A captured part of a network with folded batch norms, in which kernels can replace operators."""
+    """A captured part of a network with folded batch norms. Kernels can replace its operators."""
 
     def __init__(self, part: Part, others: Sequence[tuple[object, ...]] = ()) -> None:
         """Read the part. `others` are its arguments in other examples."""
         self.part = part
         self.baked: list[Tensor] = []
-        """the network's own tensors from which filters and biases of convolutions are computed"""
+        """the network's own tensors that convolutions' filters and biases are computed from"""
         self.folded: list[str] = []
         """names of convolutions, once for each batch norm that was folded into them"""
         self._read = read(part)
@@ -244,7 +244,7 @@ class LayerGraph:
         return rows
 
     def _rank(self, layer: Layer) -> int:
-        """Return how many dimensions a layer's output has."""
+        """Return the number of dimensions of a layer's output."""
         return len(self._read.seen.tensors[layer.node].kind.shape)
 
     def _view(self, operator: torch._ops.OpOverload, *arguments: object) -> fx.Node:
@@ -384,7 +384,7 @@ class LayerGraph:
         node.args, node.kwargs = (given.pop("input"), given.pop("weight"), given.pop("bias")), given
 
     def _placed(self, layer: Layer, tuned: nn.Module) -> str:
-        """Add a module at a free path, if possible that of the layer's parameters, and return the path."""
+        """Add a module at a free path, if possible at the path of the layer's parameters, and return the path."""
         network, label = self.part.graph, layer.name.removeprefix(f"{self.part.path}.") or layer.node.name
         name, number = label, 1
         weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")

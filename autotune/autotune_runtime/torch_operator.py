@@ -61,7 +61,7 @@ class _Pass:
     """handle with the prepared weights; None: each pass takes the weights as arguments"""
     enqueue: Enqueue
     none: tuple[int, ...]
-    """one zero for each array of the library: the address of an array for which no tensor is given"""
+    """one zero for each array of the library: the address of an array without a tensor"""
     last: torch.memory_format | None
     """the memory format of the tensors in a launch, if it is channels-last; None: contiguous"""
     makes: tuple[tuple[int, Callable[[], Tensor]], ...]
@@ -325,7 +325,7 @@ class Operator:
         call: Call,
         runtime: Runtime,
     ) -> bool | None:
-        """Whether a kernel wins a race against PyTorch on a call's tensors, or need not race. None if undecided."""
+        """Whether a kernel wins a race against PyTorch on a call's tensors or doesn't have to race. None: undecided."""
         choice = call.choice
         if choice is None or choice.margin is None or _is_raced(choice, launched):
             return True

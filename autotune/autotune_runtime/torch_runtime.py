@@ -21,7 +21,7 @@ class Runtime(Protocol):
     """The interface that each kind of device implements."""
 
     def name(self, device: torch.device) -> str:
-        """Return what autotune's commands call the device, such as cuda:0."""
+        """Return the device's name in autotune's commands, such as cuda:0."""
 
     def model(self, device: torch.device) -> str:
         """Return the device's model, such as NVIDIA H200."""

@@ -144,7 +144,7 @@ def swap(
 ) -> Swapped:
     """Convert a captured network with libraries, given by operation.
 
-    `effort` is how long a race takes. `times` contains the results of earlier races, which aren't run again, by the
+    `effort` is the length of a race. `times` contains the results of earlier races, which aren't run again, by the
     `repr` of their Work; this conversion's results are added to it. With `compiled`, Inductor compiles the converted
     network.
     """
@@ -211,7 +211,7 @@ class _Judge:
         self._compiled = compiled
 
     def way(self, layer: Layer) -> tuple[Layer, Row]:
-        """Return the first way to compute a layer for which a kernel wins, and its row.
+        """Return the first way to compute a layer with a kernel that wins, and its row.
 
         If no kernel wins, return the last way, which has no operators in front of the layer.
         """
@@ -249,7 +249,7 @@ class _Judge:
         return layer.module.tuned(row.problem.epilogue, self._libraries[row.problem.operation].path)
 
     def row(self, layer: Layer, problems: Sequence[LayerProblem] = ()) -> Row:
-        """Decide about a layer. `problems` are those that a kernel may compute, by default `layer.problems`."""
+        """Decide about a layer. `problems` are the problems that a kernel may compute, by default `layer.problems`."""
         if layer.problem is None or layer.module is None:
             return Row(layer.name, None, "", None, None, swapped=False, why=layer.why_not)
         device = layer.module.device

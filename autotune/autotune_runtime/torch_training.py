@@ -129,7 +129,7 @@ def train(
 ) -> tuple[nn.Module, TrainingReport]:
     """Make kernels compute a network's convolutions, and return the changed network and a report.
 
-    Without libraries, the network runs those of the build, and this function waits for it.
+    Without libraries, the network runs the build's libraries, and this function waits for the build.
     """
     layers, report = _judged([*training.sites.values()], libraries, started, margin)
     for conv, layer in zip(training.sites, layers, strict=True):
@@ -333,7 +333,7 @@ def _judged(
 
 
 def _problems(sites: Iterable[Site]) -> dict[LayerProblem | FilterGradient, str]:
-    """Return the problems for which kernels should be built, with names."""
+    """Return the problems that need kernels, with names."""
     found: dict[LayerProblem | FilterGradient, str] = {}
     taken: set[str] = set()
     for site in sites:

@@ -130,7 +130,7 @@ def normalized(
 
 
 class _Normalized(torch.autograd.Function):
-    """`normalized` with given statistics, which the gradient treats as those of x."""
+    """`normalized` with given statistics, which the gradient treats as the statistics of x."""
 
     @staticmethod
     def forward(
@@ -179,7 +179,7 @@ class _Normalized(torch.autograd.Function):
 
 
 def _exact(x: Tensor) -> Tensor:
-    """Convert a tensor to float32, except that float64 tensors stay as they are."""
+    """Convert a tensor to float32, unless it is float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

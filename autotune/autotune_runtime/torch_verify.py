@@ -20,7 +20,7 @@ FEWEST = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well a network's outputs agree with those in float64."""
+    """The agreement of a network's outputs with the outputs in float64."""
 
     relative_error: float
     """norm of the difference divided by the norm of the output; the maximum of all outputs"""

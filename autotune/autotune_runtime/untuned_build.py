@@ -47,7 +47,7 @@ def can_build() -> bool:
 
 
 class UntunedBuild:
-    """Libraries for a network's problems, in the user's cache folder. Another process builds those that are missing.
+    """Libraries for a network's problems, in the user's cache folder. Another process builds missing libraries.
 
     The build chooses a kernel for each problem from recorded results on this GPU, looking in the user's database first.
     For a problem without results, it uses the cost model in the current folder, or else the bundled one. It uses all
@@ -57,8 +57,8 @@ class UntunedBuild:
     def __init__(self, device: str, model: str, db: str) -> None:
         """Start the process that builds, which immediately begins to read results.
 
-        `device` is what autotune calls the device, such as cuda:0, and `model` the GPU's name. `db` is the path of the
-        user's database, which need not exist.
+        `device` is autotune's name for the device, such as cuda:0, and `model` the GPU's name. `db` is the path of the
+        user's database, which doesn't have to exist.
         """
         version = str(importlib.import_module("autotune").__version__)
         self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))

@@ -38,7 +38,7 @@ class CheckRow:
     source: KernelSource
     """the kernel, for the first run-time sizes that failed or else for the problem's own sizes"""
     sizes: tuple[tuple[int, ...], ...]
-    """run-time sizes with which the compiled kernel was run"""
+    """run-time sizes that the compiled kernel ran with"""
     outcome: str
     reason: str
     message: str
@@ -60,7 +60,7 @@ class _Started:
     sources: tuple[KernelSource, ...]
     """the kernel for each run-time size, the problem's own size first"""
     once: tuple[KernelSource, ...]
-    """the kernel for further run-time sizes, for which one run is enough"""
+    """the kernel for further run-time sizes that need only one run"""
     binary: Future[Binary]
     archs: tuple[Future[ArchResult], ...]
     on: Evaluator
@@ -162,7 +162,7 @@ class FamilyCheck:
         self.refused: dict[Problem, str] = {}
         """problems that the device refuses, with the reasons"""
         self.blocks: dict[tuple[str, int], int] = {}
-        """largest number of blocks with which each kernel was correct, by kernel and axis of the grid"""
+        """largest number of blocks in a correct launch, by kernel and axis of the grid"""
 
     def rows(self, *, most: int | None = None, left: Callable[[], float] = lambda: math.inf) -> Iterator[CheckRow]:
         """Verify cases until no case adds a pair of values, `most` cases have run, or there is no time left.
@@ -287,7 +287,7 @@ class FamilyCheck:
         factors: tuple[int, ...],
         on: Evaluator,
     ) -> CheckRow | None:
-        """Verify one binary at several run-time sizes, with a single run for those in `once`.
+        """Verify one binary at several run-time sizes, with a single run for the sizes in `once`.
 
         Sizes that are expected to take long are left out, because padding makes a kernel far slower than the number of
         FLOPs suggests. Returns None if the device rejects a size.

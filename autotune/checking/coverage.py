@@ -147,7 +147,7 @@ def _problems(check: FamilyCheck) -> list[Gap]:
 def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
     """Return values, or pairs of values, that all failures have but no correct config.
 
-    If there are none, return those that all failures and few correct configs have, since a broken branch may give
+    If there are none, return values that all failures and few correct configs have, since a broken branch may give
     correct results on some problems.
     """
     right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]

@@ -55,7 +55,7 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
 
 
 def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
-    """Yield how fast each problem's FLOPs grow with a size, as a share of the growth of its arrays.
+    """Yield the growth of each problem's FLOPs with a size, as a share of the growth of its arrays.
 
     If an array has indices, only outputs count, and any growth is enough: most elements of a lookup table may not be
     read, and most FLOPs may belong to the elements that indices select.
@@ -119,7 +119,9 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
 
 
 def _alike(problems: Sequence[Problem]) -> list[str]:
-    """Return warnings about arrays whose test data are the same in every run, so that a kernel needn't read them."""
+    """Return warnings about arrays whose test data are the same in every run, so that a kernel doesn't have to read
+    them.
+    """
     arrays = [array for problem in problems for array in problem.filled if array.fill != "data"]
     told = []
     for name in dict.fromkeys(array.name for array in arrays):

@@ -1,4 +1,4 @@
-"""Parse compute-sanitizer's output into findings, and recognise those that are known to be false."""
+"""Parse compute-sanitizer's output into findings, and recognise known false alarms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding:
     words: str
     """the tool's description, without addresses, threads and parameter lists"""
     lines: tuple[int, ...]
-    """lines of kernel.cu, in the order in which the tool names them"""
+    """lines of kernel.cu, in the tool's order"""
     count: int = 1
     """number of reports"""
 

@@ -26,7 +26,7 @@ _WIDE, _WIDENED = (1 << 17) + 1, 8  # a large value for a size that is not a run
 _CPU_BEYOND = (1 << 24) + (1 << 10)  # on a CPU: beyond the integers of a float and of 24-bit multiplications
 _CPU_UNITS = (1 << 16) + 1  # run-time size on a CPU: beyond 16 bits and the limits of two axes of a grid
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # limits for a few seconds on a CPU
-_UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # units for which a reference is computed, and limit for their elements
+_UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # number of units with a reference, and limit for their elements
 _UNIT_FLOPS = 10_000  # FLOPs that take a GPU as long as a unit of the run-time size, which is often a block
 _SHARE = 0.85  # maximum share of the device's memory that a check may use
 _ADDRESSES_BYTES = 1 << 44  # limit for arrays that take memory only where they are written
@@ -100,7 +100,7 @@ def _wide(problem: Problem) -> Iterator[Problem]:
 
 
 def _arrays(problem: Problem, beyond: int) -> int:
-    """Return how many arrays have more than `beyond` elements."""
+    """Return the number of arrays with more than `beyond` elements."""
     return sum(array.elements > beyond for array in problem.arrays)
 
 

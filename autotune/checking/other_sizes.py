@@ -26,9 +26,7 @@ from autotune.trial import Config, Value
 _FIRST_RUNTIMES = (64, 7, 33, 16, 100, 5, 31, 4, 128, 15, 8, 65, 6, 17, 127, 32, 63, 48, 256, 10, 129, 12, 96, 24, 40)
 _UP_TO = 256
 _RUNTIMES = (*_FIRST_RUNTIMES, *sorted({*range(11, _UP_TO + 1)} - {*_FIRST_RUNTIMES}))
-"""Run-time sizes in the order in which they are used: powers of two, primes and their neighbours, then all others up to
-256.
-"""
+"""Run-time sizes in order of use: powers of two, primes and their neighbours, then all others up to 256."""
 _EACH = 24  # maximum number of these sizes at which a case is run
 _EACH_FLOPS, _EACH_ELEMENTS = 4_000_000, 1 << 18  # limits for all these runs of a case together
 _APART = 2  # distance in that order between two run-time sizes that change at once

@@ -28,7 +28,7 @@ from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Value
 
 _POOL = 4000  # random problems for the greedy choice, in addition to one problem for each pair
-_ACTIVATED = 2000  # random shapes on which each activation is tried; shapes do not affect activations
+_ACTIVATED = 2000  # number of random shapes for trying each activation; shapes don't affect activations
 _PLACE = ""  # key of an additional column with row numbers
 _Admitted = dict[tuple[Tree, ...], npt.NDArray[np.intp]]
 """The shapes that satisfy `supports`, by the conditions and derived names left after folding in known words."""
@@ -37,7 +37,7 @@ _TRIES = 400  # number of problems without a config after which further problems
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A problem and the feature values from which it was derived."""
+    """A problem and the feature values that it was derived from."""
 
     bound: BoundTemplate
     features: tuple[int, ...]
@@ -104,7 +104,7 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """Yield the problem at these leading sizes, except for those that a rule excludes."""
+    """Yield the problem at each of these leading sizes that no rule excludes."""
     return valid_problems(partial(problem.with_runtime, size) for size in sizes)
 
 

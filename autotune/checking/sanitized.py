@@ -42,7 +42,7 @@ def sanitized(
 
 
 def summary(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return lines that say how many configs ran under which tools, and why others didn't."""
+    """Return lines with the number of configs that ran under each tool, and the reasons why others didn't."""
     ran = [verdict for verdict in verdicts if verdict.word in (CLEAN, FALSE_ALARM, FAULT)]
     tools = ", ".join(dict.fromkeys(verdict.tool for verdict in ran))
     lines = [f"Ran under compute-sanitizer: {len({verdict.kernel for verdict in ran})} configs, {tools}"] if ran else []

@@ -61,7 +61,7 @@ _GROUPS = {
         "clean": "database",
     },
 }
-"""The commands and their modules, in the order in which `--help` lists them."""
+"""The commands and their modules, in the order of `--help`."""
 _MEASURING = {"tune", "compare", "ladder", "dispatch", "retime"}
 """Commands that store trials while they run."""
 _OLD_NAMES = {

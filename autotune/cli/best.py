@@ -195,7 +195,7 @@ _COLUMNS = field_columns(_Line)
 
 
 def show_network(network: Network) -> None:
-    """Print a network's layers and their sum. If there are several operations, each gets a sum of its own."""
+    """Print a network's layers and their sum. If there are several operations, each one gets its own sum."""
     mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
     lines = [
         _Line(
@@ -219,7 +219,7 @@ def show_network(network: Network) -> None:
 
 
 def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Line:
-    """Add up a network's layers or, with `of`, those of one operation."""
+    """Add up a network's layers or, with `of`, one operation's layers."""
     timed, layers = sum(one.time_us is not None for one in network.layers), len(network.layers)
     name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
     count = sum(one.layer.count for one in network.layers)

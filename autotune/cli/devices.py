@@ -25,7 +25,7 @@ _RATE_COLUMNS = (
 
 
 def _rate_cells(name: str, info: DeviceInfo, rates: Sequence[Rate]) -> Iterator[Cells]:
-    """Yield a row for each rate. `bounds` is true for a unit's highest rate, from which floors are computed."""
+    """Yield a row for each rate. `bounds` is true for a unit's highest rate, which floors are computed from."""
     highest = best_rates(rates)
     for rate in rates:
         divisor, unit = _SCALES.get(rate.unit, _OPERATIONS)

@@ -148,7 +148,7 @@ def _dispensable() -> Iterator[None]:
 
 @contextmanager
 def for_people() -> Iterator[None]:
-    """Escape whatever is printed while the block runs. JSON and CSV are written to `exact` streams."""
+    """Escape everything that is printed while the block runs. JSON and CSV are written to `exact` streams."""
     _open_closed_ones()
     stdout, stderr = sys.stdout, sys.stderr
     if isinstance(stdout, io.TextIOWrapper):

@@ -105,7 +105,7 @@ class Coordinator:
         self._stopping = stopping
         self._classes: dict[str, _ClassRun] = {}
         self._waiting: dict[str, DeviceClass] = {}
-        """classes on which another run is tuning the study"""
+        """classes on which another run is already tuning the study"""
         self._workers: Mapping[str, Workers] = {}
         self._tasks: dict[str, tuple[LayerRun, Future]] = {}
         """the running tasks, by id"""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a kind of device can do. To add a kind of GPU, add an entry to ABILITIES and a folder to `devices/`."""
+    """The abilities of a kind of device. To add a kind of GPU, add an entry to ABILITIES and a folder to `devices/`."""
 
     gpu: bool = False
     """kernels run on multiprocessors with the limits of DeviceInfo"""
@@ -50,11 +50,11 @@ ABILITIES: Mapping[str, Abilities] = MappingProxyType(
         "replay": Abilities(gpu_times=True),
     }
 )
-"""What each kind of device can do. A kind that isn't listed has no abilities."""
+"""The abilities of each kind of device. A kind that isn't listed has no abilities."""
 
 
 def abilities(kind: str) -> Abilities:
-    """Return what a kind of device can do."""
+    """Return a kind of device's abilities."""
     return ABILITIES.get(kind, Abilities())
 
 
@@ -95,7 +95,7 @@ class DeviceInfo:
 
     @property
     def can(self) -> Abilities:
-        """What this kind of device can do."""
+        """The abilities of this kind of device."""
         return abilities(self.kind)
 
     @property
@@ -156,7 +156,7 @@ class Rate:
 
 
 def best_rates(rates: Iterable[Rate]) -> dict[str, float]:
-    """Return the largest rate of each unit, whatever the method."""
+    """Return the largest rate of each unit, regardless of the method."""
     best: dict[str, float] = {}
     for rate in rates:
         best[rate.unit] = max(rate.per_s, best.get(rate.unit, 0.0))
@@ -272,7 +272,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The current values of a device's sensors, with None for those that it lacks."""
+    """The current values of a device's sensors, with None for sensors that it lacks."""
 
     power_w: float | None = None
     temperature_c: float | None = None
@@ -384,7 +384,7 @@ class Device(Protocol):
         """Combine functions that each enqueue a pass on stream 0 into a single call, without gaps if the device has
         graphs.
 
-        Each function runs once beforehand. Raises Rejected if a launch fails.
+        Each function first runs once. Raises Rejected if a launch fails.
         """
 
     def time(self, passes: Passes, *, cold: bool) -> Sample:

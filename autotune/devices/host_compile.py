@@ -303,7 +303,7 @@ STORAGE = "autotune_storage_of_"
 def with_references(text: str) -> str:
     """Return the text with each shared-memory variable replaced by a reference of the same name.
 
-    Variables whose size isn't known stay as they are.
+    Variables of unknown size aren't replaced.
     """
     return _DECLARATION.sub(_renamed, text)
 

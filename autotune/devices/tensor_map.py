@@ -1,6 +1,6 @@
 """Tensor maps: kernel parameters that describe boxes for the Tensor Memory Accelerator to copy.
 
-The names are those of CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
+The names come from CUDA's driver API, `cuTensorMapEncodeTiled` and `cuTensorMapEncodeIm2col`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ELEMENT_BYTES = {**{name: each.size_bytes for name, each in TYPES.items()}, "tf3
 to even.
 """
 SWIZZLES = (0, 32, 64, 128)
-"""Widths, in bytes, of the patterns in which 16-byte chunks are swizzled."""
+"""Widths, in bytes, of the swizzle patterns for 16-byte chunks."""
 _MOST_DIMS = 5
 _MOST_BOX = 256
 _MOST_PIXELS = 1024

@@ -75,7 +75,7 @@ class Built:
     """weighted time difference in microseconds within which two rules count as equal"""
     configs: int
     interpolated: tuple[Layer, ...]
-    """layers interpolated between the study's layers, on which kernels were also measured"""
+    """layers interpolated between the study's layers; kernels were measured on these too"""
     measured: int
     """number of cells of the matrix that this run measured"""
     evaluated: int

@@ -29,7 +29,7 @@ SAFE = "implicit_gemm"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The study, device and database from which a dispatcher is built."""
+    """The study, device and database that a dispatcher is built from."""
 
     study: Study
     templates: Mapping[str, KernelTemplate]
@@ -72,7 +72,9 @@ class Row:
         return listed is None or config in listed
 
     def padded_outputs(self, config: Config) -> int:
-        """Return how many outputs the device could compute in a config's time, or 0 if the config breaks a rule."""
+        """Return the number of outputs that the device could compute in a config's time, or 0 if the config breaks a
+        rule.
+        """
         bound = self.bounds[config.template]
         if not bound.supported:
             return 0
@@ -139,7 +141,7 @@ def measure(
 ) -> int:
     """Evaluate configs on layers, as trials of these layers, until the run is stopped.
 
-    Returns how many configs were measured, not counting reused results.
+    Returns the number of measured configs, not counting reused results.
     """
     with Pipeline(run.evaluator, clock=run.clock) as pipeline:
         queues = [

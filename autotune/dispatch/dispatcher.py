@@ -32,10 +32,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True)
 class Property:
-    """An integer property of a problem, which thresholds can test and from which the similarity of problems is
-    computed.
+    """An integer property of a problem.
 
-    The rule is trusted only within the property's range.
+    Thresholds can test it, and the similarity of problems depends on it. The rule is trusted only within the property's
+    range.
     """
 
     name: str

@@ -78,7 +78,7 @@ class Matrix:
     default: int
     """position of the safe default in `configs`"""
     values: Ints
-    """[layers, properties]; the values from which similarity is computed and that thresholds test"""
+    """[layers, properties]; the values that determine similarity and that thresholds test"""
     config_similarity: Floats
     """[configs, configs]; 1 for the same config, less for different configs of a family, 0 for different families"""
     layer_similarity: Floats
@@ -88,7 +88,7 @@ class Matrix:
 
     @property
     def weights(self) -> Floats:
-        """[layers]; how many times the network runs each layer."""
+        """[layers]; the number of times that the network runs each layer."""
         return np.array([layer.count for layer in self.layers], dtype=np.float64)
 
     @property
@@ -192,7 +192,7 @@ def served(matrix: Matrix, order: Sequence[int]) -> Ints:
 
 
 def lost_us(matrix: Matrix, configs: Ints) -> Floats:
-    """Return how many weighted microseconds each layer loses relative to its best [layers] with the given configs.
+    """Return the weighted microseconds that each layer loses relative to its best [layers] with the given configs.
 
     -1 in `configs` means that the layer has no kernel.
     """
@@ -230,7 +230,8 @@ def build_matrix(
     interpolated: Sequence[Layer] = (),
     named: Mapping[str, Config] = MappingProxyType({}),
 ) -> tuple[Matrix, int]:
-    """Build the matrix of the study's layers and the interpolated ones, and return how many cells were measured now.
+    """Build the matrix of the study's layers and the interpolated ones, and return it with the number of cells measured
+    now.
 
     The matrix includes the `named` configs. Held-out layers don't contribute configs. Interpolated layers that no
     kernel supports are dropped. If the run is stopped, the cells measured so far are returned.

@@ -107,7 +107,7 @@ def with_interpolated(matrix: Matrix, rows: Sequence[int]) -> list[int]:
 def noise_us(matrix: Matrix, rows: Sequence[int], noise: float) -> float:
     """Return the weighted difference, in microseconds, within which two rules count as equal.
 
-    This is the noise of a sum over the layers; `noise` is that of a single time, as a fraction.
+    It is the noise of a sum over the layers; `noise` is the noise of a single time, as a fraction.
     """
     return noise * float(np.linalg.norm(matrix.weights[list(rows)] * matrix.best_us[list(rows)]))
 
@@ -149,7 +149,7 @@ def expected_times(matrix: Matrix, rows: Sequence[int], plan: Plan) -> Ints:
 
 
 def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[bool, ...]:
-    """Return, for each of some layers, whether it is outside the range in which the plan's rule is trusted."""
+    """Return whether each of these layers is outside the trusted range of the plan's rule."""
     least, most = (np.array([getattr(item, end) for item in plan.properties]) for end in ("least", "most"))
     values = matrix.values[list(rows)]
     outside: Bools = np.any((values < least) | (values > most), axis=1)
@@ -157,7 +157,7 @@ def out_of_range_rows(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[
 
 
 def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
-    """Return which kernel to try first on each of some layers, or the default where the rule isn't trusted."""
+    """Return which kernel to try first on each of these layers, or the default where the rule isn't trusted."""
     names = [item.name for item in plan.properties]
     ends = []
     for row, outside in zip(rows, out_of_range_rows(matrix, rows, plan), strict=True):
@@ -169,7 +169,7 @@ def ends_of(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[str, ...]:
 
 
 def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
-    """Return the config that the plan chooses for each of some layers, or -1 if no kernel supports it."""
+    """Return the config that the plan chooses for each of these layers, or -1 if no kernel supports it."""
     columns = (*plan.kernels, matrix.default)
     fits, times = np.isfinite(matrix.times_us[np.ix_(list(rows), columns)]), expected_times(matrix, rows, plan)
     configs = []

@@ -36,7 +36,7 @@ def _all_busy() -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class Predicate:
-    """When a config supports a problem, and how much of the device is idle then."""
+    """The conditions under which a config supports a problem, and the idle share of the device."""
 
     steps: tuple[Step, ...]
     padded_outputs: tuple[Step, ...] = field(default_factory=_all_busy)

@@ -132,7 +132,7 @@ class RuleTrials:
         return Tried(rule, total_us, held_out_us, trial.outcome, trial.reason, trial.number, proposed_by)
 
     def _verify(self, rule: Rule, binary: Future[Binary] | None) -> None:
-        """Compare a dispatcher's choices, and those of the compiled dispatcher, with each layer's verified trials.
+        """Compare a dispatcher's choices, and the compiled dispatcher's, with each layer's verified trials.
 
         Raises Rejected with the reason `unverified` for a kernel that wasn't verified on its layer, `wrong_choice`, or
         the compiler's reason.

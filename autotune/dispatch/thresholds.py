@@ -1,4 +1,4 @@
-"""matrix -> dispatch: how much time a rule loses over a set of layers, and the best threshold between kernels.
+"""matrix -> dispatch: compute the time that a rule loses over a set of layers, and the best threshold between kernels.
 
 The loss is time, weighted by count, rather than the number of layers that don't get their best kernel. A threshold
 between two equally fast kernels therefore has no effect.

@@ -125,7 +125,7 @@ def _check_names(kernel: SelectedKernel) -> None:
 
 
 def _tuned_arch(served: Sequence[SelectedKernel]) -> int:
-    """Return the architecture of the GPU on which the kernels were tuned, or of the device used instead."""
+    """Return the architecture of the GPU that the kernels were tuned on, or of the device used instead."""
     devices = [kernel.origin.device for kernel in served]
     return next((device.arch for device in devices if device.can.gpu), devices[0].arch)
 

@@ -64,7 +64,7 @@ def _is_written(folder: Path, name: str, hashes: Mapping[str, str]) -> bool:
 
 
 def _earlier(folder: Path, hashes: Mapping[str, str]) -> set[str]:
-    """Return the files of the export in a folder. `hashes` are those of the new files.
+    """Return the files of the export in a folder. `hashes` are the new files' hashes.
 
     Raises StoreError if somebody has edited one of the files.
     """

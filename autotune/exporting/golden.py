@@ -54,7 +54,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """The test data for a kernel's shape, whatever run-time sizes it was tuned for."""
+    """The test data for a kernel's shape, independent of the tuned run-time sizes."""
 
     sizes: tuple[int, ...]
     """small run-time sizes that use every part of a kernel"""

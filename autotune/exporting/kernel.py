@@ -233,9 +233,9 @@ def _rank(kernel: SelectedKernel) -> tuple[int, bool, bool, float]:
 
 DEPENDENT = "-DAUTOTUNE_DEPENDENT_LAUNCH"
 NVCC_FLAGS = (*(flag for flag in TUNED_FLAGS if flag != "-Xptxas=-v"), DEPENDENT)
-"""nvcc's flags for an exported kernel, whatever the architecture."""
+"""nvcc's flags for an exported kernel on any architecture."""
 ARCHS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-"""Compute capabilities, times ten, for which nvcc 12 or 13 compiles."""
+"""Compute capabilities, times ten, that nvcc 12 or 13 supports."""
 
 
 def gencode(archs: Iterable[int], text: str) -> list[str]:

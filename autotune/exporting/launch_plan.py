@@ -213,7 +213,7 @@ class _Planner:
         return fold(expression, self._known, self._template.operation, self._natural)
 
     def _follows_from(self, folded: Folded) -> frozenset[str]:
-        """Return the run-time sizes and device names on which a value depends, directly or through derived values."""
+        """Return the run-time sizes and device names that a value depends on, directly or through derived values."""
         return frozenset().union(*(self._depends[name] for name in _names(folded)))
 
     def _cpp(self, expression: Expression) -> str:
@@ -222,7 +222,9 @@ class _Planner:
         return folded.cpp
 
     def _needs(self) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-        """Return the header's conditions that depend only on the device, and those that depend on run-time sizes."""
+        """Return the header's conditions that depend only on the device, and the conditions that depend on run-time
+        sizes.
+        """
         template = self._template
         of_device: list[Need] = []
         of_n: list[Need] = []

@@ -35,7 +35,7 @@ _TYPES = frozenset(
         *("Samples", "Stored", "Taken", "Tensors", "Unevaluable", "Whole"),
     )
 )
-"""Names of the library's types, with which enumerations must not clash."""
+"""Names of the library's types. Enumerations must not clash with them."""
 
 _PARAMETERS = ("handle", "arguments", "stream", "bytes", "sizes", "at")
 """Names of parameters of the functions that also take the run-time sizes."""

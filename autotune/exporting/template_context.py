@@ -55,7 +55,7 @@ class KernelContext:
     plan: Plan
     least_arch: int
     exact: bool
-    """whether the kernel runs only on the architecture on which it was tuned"""
+    """whether the kernel runs only on the architecture that it was tuned on"""
     codes: str
     """nvcc's options for the architectures"""
     dependent: bool
@@ -148,13 +148,13 @@ def _device_numbers(device: DeviceInfo) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the kernels for a shape, ordered by the product of the run-time sizes for which they were tuned."""
+    """One of the kernels for a shape, ordered by the product of their tuned run-time sizes."""
 
     kernel: KernelContext
     threshold: str
     """name of the constant in C++ that holds `most_units`"""
     most_units: int
-    """largest product of run-time sizes for which the kernel is used; 0: any"""
+    """largest product of run-time sizes that uses the kernel; 0: any"""
     next: KernelContext | None
 
 

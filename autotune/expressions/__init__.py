@@ -1,1 +1,1 @@
-"""The language of integers in which operations and families are declared."""
+"""The integer expressions used to declare operations and families."""

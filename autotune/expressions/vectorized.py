@@ -59,7 +59,7 @@ class Columns:
         return Columns({}, len(rows), self, rows)
 
     def where(self, mask: Mask) -> Columns:
-        """Select the rows for which a mask is true."""
+        """Select the rows where a mask is true."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def row(self, number: int, names: frozenset[str]) -> dict[str, Value]:
@@ -101,7 +101,7 @@ def chosen(
     yes: Callable[[Columns], Operand],
     no: Callable[[Columns], Operand],
 ) -> Operand:
-    """Return the results of `yes` for the rows where a mask is true, and those of `no` for the others."""
+    """Return the results of `yes` for the rows where a mask is true, and the results of `no` for the others."""
     if not isinstance(mask, np.ndarray):
         return yes(columns) if mask else no(columns)
     if mask.all():

@@ -58,7 +58,7 @@ class Rule:
         return "" if value <= self.limit else f"{self.reason}: {value} exceeds {self.limit}"
 
     def kept(self, columns: Columns) -> Columns:
-        """Select the rows for which the rule holds."""
+        """Select the rows where the rule holds."""
         value = self.holds.column(columns)
         holds = np.not_equal(value, 0) if self.limit is None else np.less_equal(value, self.limit)
         return columns.where(holds.astype(np.bool_))
@@ -142,8 +142,8 @@ class Tree:
     def sampled(self, rng: np.random.Generator, *, most: int, visits: int) -> Rows:
         """Draw up to `most` distinct feasible rows at random, and return them in lexicographic order.
 
-        A path draws each parameter's value with equal probability from those that don't break any rule, and ends if
-        there are none. The search stops after about `visits` partial configs.
+        A path draws each parameter's value with equal probability from the values that don't break any rule, and ends
+        if there are none. The search stops after about `visits` partial configs.
         """
         parts, count = [self._no_rows], 0
         while count < most and visits > 0:

@@ -30,7 +30,7 @@ _ONLY_MARKS = re.compile(f"^(?:{MARKS.pattern})+$", re.MULTILINE)
 def with_source_lines(message: str, template: KernelTemplate, source: KernelSource, device: DeviceInfo) -> str:
     """Add lines of the family's files to a message about `kernel.cu`.
 
-    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. Lines of unknown origin stay as they are.
+    `kernel.cu:12` becomes `kernel.cu:12 (FAMILY.cu.j2:34)`. Lines of unknown origin are left unchanged.
     """
     if not _LINE.search(message) and not _WORDS.search(message):
         return message

@@ -103,7 +103,7 @@ class KernelTemplate:
     workspace_bytes: Expression
     loop_count: Expression
     baseline: bool
-    """whether the family is a baseline, with which finals compare the winner"""
+    """whether the family is a baseline that finals compare with the winner"""
     optional_words: tuple[str, ...]
     """words that exist only in some of the operations that share the family"""
     text: str

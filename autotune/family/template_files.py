@@ -35,7 +35,8 @@ class FamilyFile:
 
 
 def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] = ()) -> Mapping[str, FamilyFile]:
-    """Return families' files by name: first bundled families, then those in `directories`, then those of `more`.
+    """Return families' files by name: first bundled families, then families in `directories`, then the families of
+    `more`.
 
     An operation's families are in a folder with the operation's name; files directly in a directory belong to conv2d. A
     family that an operation borrows through its key `families` is called OPERATION_NAME.

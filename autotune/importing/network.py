@@ -31,7 +31,7 @@ class Request:
     dtype: str | None = None
     """dtype of all layers; None: the network's own dtypes"""
     layout: str | None = None
-    """layout of all layers; None: the layout in which the network stores filters"""
+    """layout of all layers; None: the layout of the network's stored filters"""
 
     def sizes(self, own: Mapping[str, Shape]) -> tuple[tuple[int, ...], ...]:
         """Return the sizes of all inputs. `own` contains the inputs' names and sizes in the file.

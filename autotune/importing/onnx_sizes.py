@@ -24,7 +24,7 @@ _COMPUTED = frozenset(
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
-    """Infer the sizes of a model's tensors from those of its inputs, and return the model with sizes.
+    """Infer the sizes of a model's tensors from its inputs' sizes, and return the model with sizes.
 
     The given model is changed. ONNX's own inference computes with sizes too, but not through a Cast, for example.
     """

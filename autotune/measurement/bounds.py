@@ -1,4 +1,4 @@
-"""The error bounds of the accuracy classes: how far outputs may be from the reference."""
+"""The error bounds of the accuracy classes: the maximum deviations of outputs from the reference."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ _SLACK_BYTES = 256  # additional bytes after the second band, which begins at a 
 class GuardedArray:
     """Device memory with a guard band on either side.
 
-    If the device watches the bands (`host:check`), any access to them ends the process, and they don't have to be
-    compared afterwards.
+    If the device watches the bands (`host:check`), any access to them ends the process, so the bands don't have to be
+    compared after a run.
     """
 
     def __init__(self, device: Device, name: str, size_bytes: int, *, guard: int = POISON) -> None:
@@ -76,5 +76,5 @@ def with_array(message: str, arrays: Sequence[GuardedArray]) -> str:
 
 
 def allocated_bytes(size_bytes: int) -> int:
-    """Return how many bytes an array of this size takes up, including its guard bands."""
+    """Return the number of bytes that an array of this size takes up, including its guard bands."""
     return size_bytes + 2 * GUARD_BYTES + _SLACK_BYTES

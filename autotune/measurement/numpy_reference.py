@@ -103,8 +103,8 @@ class _Names(SimpleNamespace):
 def numpy_reference(problem: Problem, inputs: Mapping[str, Doubles], *, finite: bool = True) -> tuple[Expected, ...]:
     """Run the reference and return the expected outputs.
 
-    `inputs` are flat arrays; those that a run changes are given as they were before it. With `finite`, outputs must be
-    finite. Raises TemplateError if the function is missing, fails, takes too long or returns the wrong shape.
+    `inputs` are flat arrays; arrays that a run changes are given in their state before the run. With `finite`, outputs
+    must be finite. Raises TemplateError if the function is missing, fails, takes too long or returns the wrong shape.
     """
     declared = problem.operation
     path = declared.folder / NUMPY_REFERENCE

@@ -30,7 +30,7 @@ class Residency:
 
 
 def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> Residency:
-    """Return how many blocks and warps can be resident on a multiprocessor at once, or 0 if not even one block fits."""
+    """Return the blocks and warps that can be resident on a multiprocessor, or 0 if not even one block fits."""
     warps = -(-threads // WARP)
     per_warp = -(-registers * WARP // 256) * 256
     reserved, unit = (1024, 128) if device.arch >= 80 else (0, 256)

@@ -19,7 +19,7 @@ _MOST_PRODUCTS = 1 << 14  # maximum products per output; tensor cores truncate s
 def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
     """Return the direction of most of an output's rounding errors, or "" if they go both ways.
 
-    `values` are the numbers stored by the kernel, `exact` those of the reference.
+    `values` are the numbers stored by the kernel, `exact` the reference's numbers.
     """
     bounds = source.problem.operation.bounds.of(output)
     if bounds.model != "multilinear" or source.problem.reduction > _MOST_PRODUCTS:

@@ -1,4 +1,4 @@
-"""The data used to verify kernels: which kinds there are, how many distinct images, and how much memory they need."""
+"""The data used to verify kernels: the kinds of data, the number of distinct images, and the memory that they need."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def edged(problem: Problem) -> tuple[Edges, ...]:
 
 
 def periods(problem: Problem) -> tuple[int, int]:
-    """Return after how many images normal data and integer data repeat.
+    """Return the numbers of images after which normal data and integer data repeat.
 
     Raises DeviceError if a reference would be too large.
     """
@@ -164,7 +164,7 @@ def periods(problem: Problem) -> tuple[int, int]:
 
 
 def _period(problem: Problem, most: int, prime: int) -> int:
-    """Return how many distinct images a data set has, at most `most`.
+    """Return the number of distinct images in a data set, at most `most`.
 
     All images differ if there are at most `prime` of them, or if an image's outputs depend on other images. Otherwise,
     the result is the largest prime that is at most `most` and `prime` or, if the operation's rules don't allow such a

@@ -33,18 +33,18 @@ def minimal_bytes(problem: Problem) -> int:
 
 @lru_cache(maxsize=1024)
 def read_bytes(problem: Problem) -> int:
-    """Return how many bytes any implementation must read."""
+    """Return the number of bytes that any implementation must read."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in READ)
 
 
 @lru_cache(maxsize=1024)
 def written_bytes(problem: Problem) -> int:
-    """Return how many bytes any implementation must write."""
+    """Return the number of bytes that any implementation must write."""
     return SECTOR_BYTES * sum(needed_sectors(array) for array in problem.arrays if array.role in COMPUTED)
 
 
 def needed_sectors(array: Array) -> int:
-    """Return how many sectors of an array contain an element that some output needs."""
+    """Return the number of an array's sectors that contain an element needed by some output."""
     width = SECTOR_BYTES // TYPES[array.dtype].size_bytes  # elements per sector
     places = {axis: needed(array.shape[axis], window) for axis, window in enumerate(array.windows) if window}
     if not all(map(len, places.values())):
@@ -62,7 +62,7 @@ def needed_sectors(array: Array) -> int:
     first, last, count = _row_sectors(places[last_axis] * run, run, width)
 
     def sectors(planes: int) -> int:
-        """Return how many sectors of consecutive planes are needed. The first plane begins at a sector."""
+        """Return the number of needed sectors in consecutive planes. The first plane begins at a sector."""
         begin = (np.arange(planes, dtype=np.int64)[:, None] * plane_size + rows * row_size).ravel()
         behind = begin % width
         return _union(begin // width + first[behind], begin // width + last[behind], int(count[behind].sum()))

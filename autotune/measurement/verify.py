@@ -80,7 +80,7 @@ AFTERWARDS = Surroundings(None)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A correct kernel's errors, and how long it ran in the device's usual order of warps and blocks."""
+    """A correct kernel's errors, and its times with the device's usual order of warps and blocks."""
 
     error: ErrorStats
     runs: tuple[Sample, ...]
@@ -134,7 +134,7 @@ class Verifier:
     def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int | None = POISON) -> None:
         """Restore the arrays to their state before a run.
 
-        Arrays that the kernel changes are copied from the data set. Those that it only writes are poisoned, unless
+        Arrays that the kernel changes are copied from the data set. Arrays that it only writes are poisoned, unless
         `poison` is None. `tensors` are the arrays' addresses, by default the verifier's own.
         """
         for name, array in self.written.items():
@@ -263,8 +263,8 @@ class Verifier:
         """Check after timing a correct kernel that it is still correct, on the arrays in `tensors`.
 
         `rerun` runs the passes of a sample. Before that, a few outputs of the timed passes are poisoned, while the
-        others stay as they are. If a kernel skips work because some outputs are already right, the poisoned ones stay
-        wrong. Raises Rejected('wrong_result', 'wrong_after_timing').
+        others are kept. If a kernel skips work because some outputs are already right, the poisoned ones stay wrong.
+        Raises Rejected('wrong_result', 'wrong_after_timing').
         """
         for output in self._outputs:
             self._poison_some(tensors.address(output.name), output.size_bytes)

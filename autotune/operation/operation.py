@@ -364,12 +364,12 @@ class _Reader:
         for word in words:
             if words.count(word) > 1:
                 raise table.error(name, f"{word!r} occurs twice")
-            if not is_name(word) and name != "dtype":  # the storage types need not be valid names
+            if not is_name(word) and name != "dtype":  # storage types don't have to be valid names
                 raise table.error(name, what_is_wrong(word))
         return words
 
     def composed(self, name: str, first: Sequence[str]) -> tuple[tuple[str, ...], tuple[Part, ...]]:
-        """Return all words of an enumeration with two parts, beginning with those in [words], and the two parts."""
+        """Return all words of an enumeration with two parts, beginning with the words in [words], and the two parts."""
         table = self.section("parts").table(name, "expected two lists of words")
         if len(table.content) != 2:
             raise self.section("parts").error(name, "expected two lists of words")

@@ -35,7 +35,7 @@ def operation(name: str) -> Operation:
 
 
 def operations(directories: Sequence[Path] = ()) -> Mapping[str, Operation]:
-    """Return every operation by name: first the bundled ones, then those in folders of `directories`.
+    """Return every operation by name: first the bundled ones, then the operations in folders of `directories`.
 
     Raises TemplateError for an invalid file, and for a second operation with the same name.
     """
@@ -73,7 +73,7 @@ def find_operation(name: str, directories: Sequence[Path] = ()) -> Operation:
 
 
 def operations_here(recorded: Iterable[Operation], what: str | Path | None) -> tuple[Operation, ...]:
-    """Return those of a results database's operations whose folders exist here, read from these folders.
+    """Return a results database's operations whose folders exist here, read from these folders.
 
     "Here" is the current directory and, if `what` is a study file's path, that file's directory. Otherwise, `what` is
     the name of a study or layer. Raises TemplateError for an invalid file.

@@ -1,1 +1,1 @@
-"""A database's recorded trials: a device that replays them, and the records to which the cost model is fitted."""
+"""A database's recorded trials: a device that replays them, and the records that the cost model is fitted to."""

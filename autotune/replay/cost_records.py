@@ -137,7 +137,7 @@ def held_out_error(records: Sequence[LayerRecords]) -> dict[str, float]:
 
 
 def _first_over_best(layer: LayerRecords, weights: Mapping[str, np.ndarray]) -> Iterable[float]:
-    """Yield the ratio used by `held_out_error` for each accuracy class in which a layer has several configs."""
+    """Yield the ratio used by `held_out_error` for each accuracy class with several configs of a layer."""
     predicted = np.concatenate(
         [log_times(each.observed.terms, weights.get(each.observed.family, weights[""]))[0] for each in layer.families]
     )

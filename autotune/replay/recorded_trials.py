@@ -20,8 +20,8 @@ Measured = tuple[Problem, tuple[str, str, int, int, int], tuple[str, str, str], 
 def measured_rows(store: Store, problems: Sequence[Problem] | None = None) -> dict[Measured, tuple[TrialRow, ...]]:
     """Group the evaluated configs for some problems, or for all of them, so that times in a group are comparable.
 
-    Within a group, configs are in the order in which they were first evaluated. If a config was evaluated several
-    times, only the latest trial is included.
+    Within a group, configs are in the order of their first evaluation. If a config was evaluated several times, only
+    the latest trial is included.
     """
     found: dict[Measured, dict[tuple[str, str], TrialRow]] = {}
     if problems is None:
@@ -49,7 +49,7 @@ class FamilyTrials:
 
 
 def families_of(store: Store, rows: Sequence[TrialRow]) -> list[FamilyTrials]:
-    """Group comparable trials by family, in the order in which the families first occur."""
+    """Group comparable trials by family, in order of first occurrence."""
     of_family: dict[str, list[TrialRow]] = {}
     for row in rows:
         of_family.setdefault(row.trial.config.template, []).append(row)

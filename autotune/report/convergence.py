@@ -11,7 +11,7 @@ from autotune.report.words import count, digits, microseconds
 from autotune.store import TrialRow
 
 _COLOURS = 7
-"""number of families with a colour of their own; the other families share the last colour"""
+"""number of families with their own colour; the other families share the last colour"""
 NO_COLOURS: Mapping[str, str] = MappingProxyType({})
 _SLOWEST = 16.0
 """end of the time axis as a multiple of the best time; slower trials are drawn at the end"""
@@ -41,7 +41,7 @@ def colours(layers: Iterable[Sequence[TrialRow]]) -> Mapping[str, str]:
 
 
 def families(trials: Sequence[TrialRow], kinds: Mapping[str, str] = NO_COLOURS) -> tuple[Family, ...]:
-    """Group trials by family, starting with the fastest family and ending with those that have no correct trial."""
+    """Group trials by family, starting with the fastest family and ending with families without a correct trial."""
     found: dict[str, list[TrialRow]] = {}
     for row in trials:
         found.setdefault(row.trial.config.template, []).append(row)

@@ -57,7 +57,7 @@ class NetworkPage:
         return max((self.network.share(one) or 0.0 for one in self.network.layers), default=0.0) or 1.0
 
     def reach(self, ratio: float) -> float:
-        """Return how far a ratio's bar extends from the middle, in per cent of the whole width."""
+        """Return the length of a ratio's bar from the middle, in per cent of the whole width."""
         return round(min(50 * abs(math.log2(ratio)) / self.widest, 50), 2)
 
 

@@ -148,8 +148,8 @@ class _Shared:
         )
 
     def _importances(self, row: TrialRow, families: Set[str]) -> tuple[FamilyImportance, ...]:
-        """Compute importances for families with enough trials, in any study of the same shape. Those with most trials
-        come first.
+        """Compute importances for families with enough trials, in any study of the same shape. The families with the
+        most trials come first.
         """
         measured = (row.problem, row.device.identity, row.environment.identity, row.measurement_mode)
         found = [

@@ -177,7 +177,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The points to which weights are fitted. Everything except the covariances is in single precision."""
+    """The points that weights are fitted to. Everything except the covariances is in single precision."""
 
     apart: Singles
     """distances [parameters, points, points]"""

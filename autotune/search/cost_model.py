@@ -62,7 +62,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Weights of the terms, and the rates of the devices to which they were fitted."""
+    """Weights of the terms, and the rates of the devices that they were fitted to."""
 
     fitted_at: str
     """ISO 8601, UTC"""
@@ -80,7 +80,7 @@ class CostModel:
         return log_times(cost_terms(bound, columns, rates), own)[0]
 
     def rates_of(self, device: DeviceInfo, calibrated: Mapping[str, float]) -> Mapping[str, float]:
-        """Return a device's own rates if it was calibrated, or else those of the most similar device.
+        """Return a device's own rates if it was calibrated, or else the rates of the most similar device.
 
         In that case, arithmetic rates are scaled by the number of multiprocessors.
         """

@@ -143,7 +143,7 @@ def _arithmetic_rates(bound: BoundTemplate, columns: Columns, rates: Mapping[str
 
 
 def _resident(device: DeviceInfo, threads: Floats, registers: Floats, smem_bytes: Floats) -> Floats:
-    """Return how many blocks are resident on a multiprocessor at once, at least one."""
+    """Return the number of blocks that are resident on a multiprocessor, at least one."""
     different, which = np.unique(np.stack([threads, registers, smem_bytes], axis=1), axis=0, return_inverse=True)
     blocks = [
         residency(device, threads=int(own[0]), registers=int(own[1]), smem_bytes=int(own[2])).blocks

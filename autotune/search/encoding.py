@@ -1,4 +1,4 @@
-"""Convert configs to Optuna's parameters, which are those of the config's family plus the family's name."""
+"""Convert configs to Optuna's parameters: the family's parameters plus the family's name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Encoding:
         return self._own[family]
 
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
-        """Return the distributions from which this config's parameters are drawn in a trial."""
+        """Return the distributions of this config's parameters in a trial."""
         return {**self._family, **self._own[self._state.family_of(index)]}
 
     def params(self, index: int) -> Params:

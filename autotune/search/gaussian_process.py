@@ -22,7 +22,7 @@ Singles = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 INTERACTION = 0.4
-"""Variance of the joint effect of n + 1 parameters divided by that of n, or infinite for the product of all
+"""Variance of the joint effect of n + 1 parameters divided by the variance for n, or infinite for the product of all
 similarities. `coordinates.py` fits it as another weight, with this prior median.
 """
 PRIOR_WEIGHT = 2.0
@@ -34,7 +34,7 @@ PRIOR_LOG_NOISE = -5.0
 PRIOR_NOISE_SPREAD = 1.5
 FIT_STEPS = 20
 FIT_ROWS = 150
-"""Maximum number of observations to which weights are fitted."""
+"""Maximum number of observations that weights are fitted to."""
 JITTER = 1e-8
 
 
@@ -47,7 +47,7 @@ class Observed(Protocol):
 
 
 class Sample(Protocol):
-    """The points to which weights are fitted."""
+    """The points that weights are fitted to."""
 
     def covariance(self, weights: Floats, /) -> Floats:
         """Return the covariances of all pairs of points [points, points]."""
@@ -96,7 +96,7 @@ def fit(
     """Fit the weights and the noise to the targets.
 
     If there are more than FIT_ROWS observations, the fit uses the best ones and an even spread of the rest. Without
-    `joint`, it fits the weights of single parameters but not that of the interaction.
+    `joint`, it fits the weights of single parameters but not the interaction's.
     """
     if len(points) > FIT_ROWS:
         by_target = np.argsort(targets, kind="stable")

@@ -1,7 +1,7 @@
 """trial -> search: find out which parameters determine a family's times.
 
-Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): how much the distribution of a parameter's values in the
-fastest tenth of the trials differs from that in all of them. (Optuna's fANOVA needs scikit-learn.)
+Importances are Optuna's PED-ANOVA (Watanabe et al. 2023): the difference between the distribution of a parameter's
+values in the fastest tenth of the trials and in all trials. (Optuna's fANOVA needs scikit-learn.)
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ spent near the best point. The deviations also count in full while other trials 
 if trials failed or have constraints.
 """
 LOG_NOISE = -9.0
-"""Prior median of the log noise variance of values, smaller than that of kernel times. If trials have constraints, or
-while other trials run, PRIOR_LOG_NOISE is used instead and interactions are not fitted, because parallel trials would
+"""Prior median of the log noise variance of values, smaller than for kernel times. If trials have constraints, or while
+other trials run, PRIOR_LOG_NOISE is used instead and interactions are not fitted, because parallel trials would
 otherwise crowd together.
 """
 DRAW = 1000
@@ -218,9 +218,7 @@ def _violation(tried: _Tried) -> Floats:
 
 
 def _values(params: Mapping[str, CategoricalChoiceType], space: Mapping[str, BaseDistribution]) -> Floats:
-    """Convert parameters to the form in which Optuna stores them, with NaN if one is missing or has another type
-    [len(space)].
-    """
+    """Convert parameters to Optuna's stored form, with NaN if one is missing or has another type [len(space)]."""
     values = np.full(len(space), np.nan)
     for place, (name, distribution) in enumerate(space.items()):
         if name in params:

@@ -79,7 +79,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The codes to which weights are fitted, and the metric of their values."""
+    """The codes that weights are fitted to, and the metric of their values."""
 
     values: Values
     points: Floats
@@ -147,7 +147,7 @@ class Features:
         return apart
 
     def failing(self, rows: Ints, failed: npt.NDArray[np.bool_], asked: Ints, *, below: float) -> npt.NDArray[np.bool_]:
-        """Return a mask of those rows that contain a value with which every tried row has failed.
+        """Return a mask of the rows that contain a value for which every tried row has failed.
 
         A value counts only if the probability that so many rows all fail by chance is below `below`.
         """

@@ -124,7 +124,7 @@ class Proposer:
         return [family for family in self._families if self._state.free_of(family.number).any()]
 
     def _counts(self) -> list[int]:
-        """Return how many configs of each family were asked for or told."""
+        """Return the number of configs of each family that were asked for or told."""
         taken = [observation.index for observation in self._state.observations] + self._state.pending
         return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
 
@@ -151,7 +151,7 @@ class _Family:
 
     @property
     def told(self) -> int:
-        """How many configs have a known outcome."""
+        """The number of configs with a known outcome."""
         return len(self._told()[0])
 
     def first(self, rng: np.random.Generator) -> int:
@@ -222,7 +222,7 @@ class _Family:
         return np.append(self._told()[0], self._pending())
 
     def _told(self) -> tuple[Ints, Floats]:
-        """Return the rows and log times of this family's trials, in the order in which they were told."""
+        """Return the rows and log times of this family's trials, in the order they were told."""
         told = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
         rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
         return rows, np.array([o.value for o in told], dtype=np.float64)

@@ -75,9 +75,8 @@ class StudySampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,  # noqa: ARG002  (Optuna's signature)
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that are chosen together.
-
-        They are those of the given space or, if there is none, of all trials so far.
+        """Return the parameters that are chosen together: the given space's parameters or, if there is no space, all
+        trials' so far.
         """
         with self._lock:
             return self._proposals.search_space(study)
@@ -136,11 +135,11 @@ class AutotuneSampler(StudySampler):
     """Models values and failures with Gaussian processes, for any Optuna study with a single objective.
 
     Without `space`, the sampler uses the parameters that the objective suggests. They can be of any kind, and a trial
-    needn't suggest all of them. If you know the feasible configs, list them in `space` (as dicts from parameter to
-    value): the sampler then proposes only these, each at most once, and `suggest` returns a trial's config. The model
-    learns from trials that fail, are pruned, return an infinite value or violate a constraint, and takes running trials
-    into account. Each proposal depends only on the seed, the trial's number and the study. Several threads may share
-    one sampler.
+    doesn't have to suggest all of them. If you know the feasible configs, list them in `space` (as dicts from parameter
+    to value): the sampler then proposes only these, each at most once, and `suggest` returns a trial's config. The
+    model learns from trials that fail, are pruned, return an infinite value or violate a constraint, and takes running
+    trials into account. Each proposal depends only on the seed, the trial's number and the study. Several threads may
+    share one sampler.
 
     `constraints_func` is the same as in Optuna: values above 0 are violations. `Trial.set_constraint` works without it.
 

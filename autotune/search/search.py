@@ -249,7 +249,7 @@ def _tpe(seed: int) -> TPESampler:
 
 
 def _params(tpe: TPESampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
-    """Draw all parameters once: first those that TPE samples jointly, then the others one at a time."""
+    """Draw all parameters once: first the parameters that TPE samples jointly, then the others one at a time."""
     tpe.before_trial(study, trial)
     params: Params = {}
     space = tpe.infer_relative_search_space(study, trial)

@@ -83,9 +83,9 @@ class SpaceExhausted(TrialPruned):
 class ListedSpaceModel:
     """Tracks a study's trials over the rows of some spaces, and chooses the next row.
 
-    Trials that end in this process are added in the order in which they end. All others (from `Study.add_trial`, from
-    other processes, or enqueued) are added in the order of their numbers. If a config was evaluated twice, the first
-    trial counts. Trials of configs outside the spaces are ignored.
+    Trials that end in this process are added in the order they end. All others (from `Study.add_trial`, from other
+    processes, or enqueued) are added in the order of their numbers. If a config was evaluated twice, the first trial
+    counts. Trials of configs outside the spaces are ignored.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class ListedSpaceModel:
     ) -> Params:
         """Choose a config for a trial and return its parameters.
 
-        Raises SpaceExhausted, and ValueError if no free config has the parameters with which the trial was enqueued.
+        Raises SpaceExhausted, and ValueError if no free config has the enqueued trial's parameters.
         """
         while True:
             self.follow(study)
@@ -152,7 +152,7 @@ class ListedSpaceModel:
         return {name: value for name, value in self.encoding.params(index).items() if name in search_space}
 
     def _agreeing(self, trial: FrozenTrial, rng: np.random.Generator) -> int | None:
-        """Return a free config with the parameters with which a trial was enqueued, or None if it wasn't enqueued."""
+        """Return a free config with an enqueued trial's parameters, or None if the trial wasn't enqueued."""
         fixed: Params = trial.system_attrs.get(FIXED, {})
         if not fixed:
             return None

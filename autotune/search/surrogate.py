@@ -21,7 +21,7 @@ FIT_EVERY = 8
 MODEL_ROWS = 256
 """Maximum number of observations on which a model is conditioned."""
 CLIP = 2.0
-"""Strength with which values above the median are compressed, in units of the median's distance from the best."""
+"""Strength of the compression of values above the median, in units of the median's distance from the best."""
 TINY = 1e-100
 """Smallest unit of a scale, for equal values."""
 LEAST_CHANCE = 0.01
@@ -135,7 +135,7 @@ class Surrogate:
 def weighed(gain: Floats, log_chances: Floats, tried: int, *, hopeless: Flags | None = None) -> Floats:
     """Return the logs of expected gain times chance of success. `tried` is the number of points tried so far.
 
-    Hopeless points and those with a chance below LIKELY are left out, except in every DARE_EVERY-th proposal.
+    Hopeless points and points with a chance below LIKELY are left out, except in every DARE_EVERY-th proposal.
     """
     gain = gain + log_chances
     kept = log_chances >= np.log(LIKELY)

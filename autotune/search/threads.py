@@ -1,4 +1,4 @@
-"""Limit how many threads numpy's linear algebra uses during a search."""
+"""Limit the number of threads that numpy's linear algebra uses during a search."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The configs of a family from which the design chooses, and their predictions."""
+    """The configs of a family that the design can choose from, and their predictions."""
 
     space: SearchSpace
     rows: Ints
@@ -334,7 +334,7 @@ def _worth_correcting(bound: BoundTemplate, feasible: Positions, sources: Positi
 
 
 def _scaled(known: Singles, own: Singles) -> tuple[Singles, Singles]:
-    """Scale every feature of both views to the same spread, dropping those that are constant."""
+    """Scale every feature of both views to the same spread, dropping constant features."""
     spread: Singles = np.concatenate([known, own]).std(axis=0, dtype=np.float32)
     varies = spread > 0
     return known[:, varies] / spread[varies], own[:, varies] / spread[varies]

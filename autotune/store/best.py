@@ -249,7 +249,7 @@ def target_of(problem: Problem) -> Select[tuple[int]]:
 
 
 def _matching(rows: Sequence[BestRow], device: DeviceInfo) -> tuple[BestRow, ...]:
-    """For each layer, return this device's rows or else those of devices in the same class, marked as such."""
+    """For each layer, return this device's rows, or else rows of devices in the same class, marked as such."""
     exact = {row.layer.problem for row in rows if row.row.device.identity == device.identity}
     found = []
     for row in rows:

@@ -68,18 +68,18 @@ def measured_on(connection: Connection, info: DeviceInfo, record: Environment, n
 
 @dataclass(frozen=True, slots=True)
 class DeviceStore:
-    """Reads the devices on which trials ran."""
+    """Reads the devices that trials ran on."""
 
     database: Database
 
     def by_id(self) -> dict[int, DeviceInfo]:
-        """Return every recorded device by id, in the order in which the devices were first seen."""
+        """Return every recorded device by id, in the order the devices were first seen."""
         with self.database.read() as connection:
             rows = rows_of(connection, select(devices).order_by(devices.c.id))
             return {row[devices.c.id]: device_of(row) for row in rows}
 
     def list(self) -> tuple[DeviceInfo, ...]:
-        """Return every recorded device, in the order in which the devices were first seen."""
+        """Return every recorded device, in the order the devices were first seen."""
         return tuple(self.by_id().values())
 
     def newest_environments(self) -> dict[tuple[str, str, int, int, int], Environment]:
@@ -121,7 +121,7 @@ class Runs:
 
     @contextmanager
     def write(self, info: DeviceInfo, record: Environment) -> Iterator[Run]:
-        """Open a writing transaction in which the device, the environment and the run are stored."""
+        """Open a writing transaction, and store the device, the environment and the run in it."""
         now = self.database.now()
         with self.database.write() as connection:
             device_id = store_device(connection, info, now)
@@ -159,7 +159,7 @@ class RateStore:
     def list(self, device: DeviceInfo) -> tuple[Rate, ...]:
         """Return a device's rates of each unit, for every method used in the unit's latest calibration.
 
-        Imported rates are used only if there are no others. Units are in the order in which they were first stored.
+        Imported rates are used only if there are no others. Units are in the order they were first stored.
         """
         statement = (
             select(rates).join(devices).where(*same_device(device)).order_by(rates.c.origin == "measured", rates.c.id)

@@ -51,7 +51,7 @@ class DispatchedLayer:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherRow:
-    """A dispatcher and how long its kernels take on each layer."""
+    """A dispatcher and the times of its kernels on each layer."""
 
     study: str
     generation: int
@@ -78,7 +78,7 @@ def total_timing(total_us: float) -> Timing:
 
 
 def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[DispatchedLayer, ...]]:
-    """Return these dispatchers' layers in the order in which they were stored."""
+    """Return these dispatchers' layers in the order they were stored."""
     found: dict[int, list[DispatchedLayer]] = {dispatcher_id: [] for dispatcher_id in ids}
     column = dispatched_layers.c
     statement = (
@@ -95,7 +95,7 @@ def _layers_of(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[Di
 
 @dataclass(frozen=True, slots=True)
 class DispatcherStore:
-    """Stores dispatchers, and the trials for sets of layers from which they are built."""
+    """Stores dispatchers, and the trials for sets of layers that they are built from."""
 
     database: Database
 

@@ -26,7 +26,7 @@ class RetimeRow:
     """A retime: a later measurement of a stored trial."""
 
     row: TrialRow
-    """the trial as it is stored now"""
+    """the trial's current row"""
     environment: Environment
     """the environment of the new measurement"""
     label: str

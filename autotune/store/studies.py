@@ -71,7 +71,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRef:
-    """A layer in a generation of a study, with the ids to which its trials refer."""
+    """A layer in a generation of a study, with the ids that its trials refer to."""
 
     study: str
     generation: int
@@ -293,7 +293,7 @@ def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str
 
 
 def _some(names: Sequence[str]) -> str:
-    """Join the first of these names, and say how many others there are."""
+    """Join the first of these names, and count the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(map(one_line, names[:_NAMED]))}{more}"
 

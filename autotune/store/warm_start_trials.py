@@ -1,4 +1,4 @@
-"""The fastest trials of every layer and device, from which another layer's search may start."""
+"""The fastest trials of every layer and device, as starting points for other layers' searches."""
 
 from __future__ import annotations
 

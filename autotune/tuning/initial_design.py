@@ -1,4 +1,4 @@
-"""layer -> the configs with which a search starts, or the config predicted to be fastest without a search."""
+"""layer -> the configs that a search starts with, or the config predicted to be fastest without a search."""
 
 from __future__ import annotations
 

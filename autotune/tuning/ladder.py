@@ -1,4 +1,4 @@
-"""Tune each technique of a study separately, and compare its best kernels with those of the first and previous ones.
+"""Tune each technique of a study separately, and compare its best kernels with the first and the previous technique's.
 
 Each technique is an ordinary tuning run of the same study, narrowed to one family and a few values. Like all trials,
 its trials are stored, resumed and never repeated, and a ladder can be read from them at any time. There are no finals,

@@ -123,7 +123,7 @@ class FinalsPlan:
     """limit for all finals of a run; None: no limit"""
 
     def each_s(self, layers: int, total_s: float | None) -> float:
-        """Return how many seconds one layer's finals may take if `layers` layers share the overall limit.
+        """Return the seconds that one layer's finals may take if `layers` layers share the overall limit.
 
         The limit is `together_s` and, if there is a total time budget of `total_s`, at most SHARE of that budget.
         """
@@ -206,8 +206,8 @@ class LayerFinals:
     def hold(self, trials: Sequence[Trial], incumbent: Trial | None) -> Held:
         """Time the top trials interleaved, pick the winner, and store and return the result.
 
-        Returns None if there is nothing to compare. The `incumbent`, which is the previous best, takes part whatever
-        its rank. `disprove` is called for each kernel that turns out wrong after timing; the finals then run again
+        Returns None if there is nothing to compare. The `incumbent`, which is the previous best, takes part regardless
+        of its rank. `disprove` is called for each kernel that turns out wrong after timing; the finals then run again
         without these kernels.
         """
         while True:

@@ -18,7 +18,7 @@ PAUSED = "paused"
 
 @dataclass(frozen=True, slots=True)
 class DesignResult:
-    """The results of the configs with which a search began."""
+    """The results of the configs that a search began with."""
 
     by: str
     """`warm_start`, or `cost_model` if no similar layer was tuned"""
@@ -50,7 +50,7 @@ class LayerResult:
     stopped: str
     """the reason why tuning ended, such as budget, time, exhausted, interrupted or expected gain"""
     design: DesignResult | None
-    """the result of the configs with which the search began; None if there were none"""
+    """the result of the configs that the search began with; None if there were none"""
     finals: FinalsResult | None
     """the result of the finals; None if no finals ran"""
 

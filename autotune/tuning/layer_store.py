@@ -60,7 +60,7 @@ class StoredLayer:
     info: DeviceInfo
     environment: Environment
     running: dict[int, TrialKey] = field(default_factory=dict)
-    """trials that were started and have not ended, by number, in the order in which they started"""
+    """trials that were started and have not ended, by number, in the order they started"""
 
     @staticmethod
     def open(

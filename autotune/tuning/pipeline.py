@@ -130,7 +130,7 @@ class Pipeline:
         return len(self._under_way) + len(self._measuring)
 
     def of(self, queue: LayerQueue) -> int:
-        """Return how many of the configs under way belong to this layer."""
+        """Return the number of this layer's configs under way."""
         return sum(one.queue is queue for one in self._all)
 
     def supplies(self, queue: LayerQueue) -> bool:

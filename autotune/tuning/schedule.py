@@ -46,7 +46,7 @@ TIME_IN_TOTAL, BUDGET_IN_TOTAL, ROOFLINE = "time in total", "budget in total", "
 class Schedule:
     """Tunes layers of different shapes concurrently.
 
-    `listing_s` is how long it took to list the layers' search spaces, which counts towards a total time.
+    `listing_s` is the time that it took to list the layers' search spaces, which counts towards a total time.
     """
 
     def __init__(self, run: Run, layers: Sequence[OpenLayer], listing_s: float = 0.0) -> None:
@@ -127,11 +127,11 @@ class Schedule:
         return tuned.begun and bool(tuned.stopped) and tuned.result is None
 
     def _searching_s(self, total_s: float) -> float:
-        """Return how much of the total time is left for the search, after listing and all finals."""
+        """Return the part of the total time that is left for the search, after listing and all finals."""
         return total_s - min(self._listing_s, LISTING * total_s) - self._finals_s * len(self._layers)
 
     def _tried(self, tuned: TunedLayer) -> int:
-        """Return how many evaluations a layer has had, including pending ones."""
+        """Return the number of a layer's evaluations, including pending ones."""
         return tuned.evaluated + tuned.under_way(self._pipeline)
 
     def _gain_us(self, tuned: TunedLayer) -> float:
@@ -184,7 +184,7 @@ class Schedule:
         return sum(tuned.evaluated for tuned in self._layers) + self._pipeline.under_way
 
     def _conclude(self) -> None:
-        """Start the finals of layers that have stopped, and resume those that can continue."""
+        """Start the finals of layers that have stopped, and resume finals that can continue."""
         for tuned in self._layers:
             if self._due(tuned) and tuned not in self._finals and self._settled(tuned):
                 self._go_on(tuned, tuned.conclude(self._pipeline, self._finals_s))

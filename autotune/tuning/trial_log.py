@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A message shared by failed trials, with an example and how often it occurred."""
+    """A message shared by failed trials, with an example and the number of occurrences."""
 
     message: str
     outcome: Outcome
@@ -95,7 +95,7 @@ def fastest(trials: Iterable[Trial]) -> Trial | None:
 
 
 class TrialLog:
-    """A layer's trials, from the database and from this run, in the order in which they ended."""
+    """A layer's trials, from the database and from this run, in the order they ended."""
 
     def __init__(
         self,

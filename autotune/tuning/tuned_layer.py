@@ -163,7 +163,7 @@ class TunedLayer:
         return len(self.log.evaluated)
 
     def under_way(self, pipeline: Pipeline) -> int:
-        """Return how many configs have been started but have no result yet."""
+        """Return the number of started configs without a result."""
         return pipeline.of(self._queue) if self._queue else 0
 
     def has_room(self, pipeline: Pipeline) -> bool:

@@ -55,7 +55,7 @@ class _Loaded:
 
 
 class LayerBench:
-    """A layer's data on a device, on which its kernels are verified and timed."""
+    """A layer's data on a device, used to verify and time its kernels."""
 
     def __init__(self, device: Device, verifier: Verifier, clocks: Clocks, clock: Callable[[], float]) -> None:
         self.verifier = verifier

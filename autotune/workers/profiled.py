@@ -46,7 +46,7 @@ class Job:
 
 
 def launch_once(device: Device, kernels: Sequence[Kernel], *, first_round: bool) -> None:
-    """Launch every stage of each kernel once or, with `first_round`, only those of the first round."""
+    """Launch every stage of each kernel once or, with `first_round`, only the stages of the first round."""
     for problem, same in groupby(kernels, key=lambda kernel: kernel[0].problem):
         with ExitStack() as owned:
             arrays = _arrays(device, problem, owned)

@@ -45,7 +45,8 @@ class OpenRequest:
     runtime: Binary | None = None
     """the compiled `runtime_program` for this kind of device, so that no worker compiles it again"""
     first: bool = True
-    """whether to measure how much other programs use the device; False if a worker of this process has just used it"""
+    """whether to measure other programs' use of the device; False if a worker of this process has just used the device
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def as_json(value: object) -> str:
 
 
 def date_text(date: datetime) -> str:
-    """Return a date in the form in which the database stores it."""
+    """Return a date in the database's format."""
     return date.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -61,7 +61,7 @@ def add_columns(connection: Connection) -> None:
 
 
 def make_views(connection: Connection) -> None:
-    """Drop the views and recreate them as they are declared now."""
+    """Drop the views and recreate them from their current declarations."""
     for name in reversed(VIEWS):
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
     for name, sql in VIEWS.items():

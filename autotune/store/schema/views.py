@@ -144,7 +144,7 @@ FROM (
 WHERE place = 1
 ORDER BY study, device, measurement_mode, position""",
 }
-"""Each view's name and SELECT, in the order in which the views are created."""
+"""Each view's name and SELECT, in the order of creation."""
 
 _POSITION = """\
 (SELECT position FROM study_layers

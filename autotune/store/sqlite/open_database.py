@@ -155,7 +155,7 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
         try:
             with database.write() as connection:
                 version = version_of(connection, path)
-                if is_current(connection, version):  # another process has updated the file meanwhile
+                if is_current(connection, version):  # another process has updated the file in the meantime
                     return
                 if version not in (None, newest_schema()):
                     kept = path.with_name(f"{path.stem}.schema-{version}.{clock():%Y%m%dT%H%M%SZ}{path.suffix}")
@@ -225,9 +225,7 @@ def _migrating(path: Path, file: Path, timeout_s: float, clock: Clock) -> Databa
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove a file in which nothing was stored, for example because the disk was full, and SQLite's files next
-    to it.
-    """
+    """Remove an empty file, left for example by a full disk, and SQLite's files next to it."""
     with suppress(OSError):
         if path.stat().st_size == 0:
             for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}-journal"):
