@@ -256,7 +256,7 @@ def _only_for(graph: Graph, at: int) -> bool:
 def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
     """Find the operators in front of a convolution that its kernel can compute as well.
 
-    These are padding, concatenation with earlier frames, upsampling or a gate.
+    These are padding, concatenation with earlier frames or of two tensors of equal size, upsampling or a gate.
     """
     found: Front | None = None
     alone = problem
@@ -279,6 +279,9 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
         elif operator.kind == "gate" and problem is alone and not of.transposed:
             return Front(tuple(reversed(parts)), operator.reads, replace(problem, prologue="scale"))
+        elif operator.kind == "joining" and problem is alone and _joins_halves(of, operator.amounts):
+            first, second = operator.reads[0], tensor
+            return Front(tuple(reversed(parts)), (second, first), Problem(_of_halves(of), problem.epilogue, cache_d=1))
         elif operator.kind == "upsampling" and _may_read_upsampled(of):
             problem = replace(problem, geometry=_of_upsampled(of))
         elif operator.kind not in ("copy", "cast"):
@@ -305,6 +308,28 @@ def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
 
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
     return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and len(amounts) == 3
+
+
+def _joins_halves(of: Geometry, amounts: tuple[int, ...]) -> bool:
+    """Return whether a convolution reads a concatenation of two tensors with equally many channels."""
+    plain = len(of.w) == 4 and of.groups == 1 and not of.transposed and of.layout == "nhwc"
+    return plain and len(amounts) == 3 and amounts[0] == 1 and amounts[1] == amounts[2]
+
+
+def _of_halves(of: Geometry) -> Geometry:
+    """Return the convolution of the two tensors as one of videos: the first is the frame in front of the second."""
+    n, c, *image = of.x
+    half = (c or 0) // 2
+    return replace(
+        of,
+        x=(n, half, 1, *image),
+        w=(of.w[0], half, 2, *of.w[2:]),
+        y=(*of.y[:2], 1, *of.y[2:]),
+        stride=(1, *of.stride),
+        before=(0, *of.before),
+        after=(0, *of.after),
+        dilation=(1, *of.dilation),
+    )
 
 
 def _may_read_upsampled(of: Geometry) -> bool:

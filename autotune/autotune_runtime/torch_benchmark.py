@@ -117,17 +117,21 @@ def race_apart(
     work: Work,
     layer: Convolution,
     library: str | Path,
-    gate: nn.Module,
+    inner: nn.Module,
     alone: TunedConvolution,
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time a kernel that computes both a gate and a convolution against separate kernels for the two."""
+    """Time a convolution's kernel that also computes a gate or a concatenation against separate kernels for the two."""
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
-        _, factors = arrays.before
-        return _tuned(rest, replace(arrays, x=gate(arrays.x, factors), tuned=alone, before=()))
+        cache, factors = arrays.before
+        if cache is None:
+            x, z = inner(arrays.x, factors), arrays.z
+        else:
+            x, z = inner(cache.squeeze(2), arrays.x.squeeze(2)), arrays.z.squeeze(2) if work.residual else arrays.z
+        return _tuned(rest, replace(arrays, x=x, tuned=alone, z=z, before=()))
 
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), "kernels for each": apart}
     each_bytes = 2 * first.x.nbytes + apart(first).nbytes + first.z.nbytes
@@ -186,11 +190,13 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
     Without a library, PyTorch computes the tuned layer too.
     """
     of = work.kernel
-    memory_format = LAST.get(len(of.x), torch.contiguous_format) if of.layout == "nhwc" else torch.contiguous_format
+    formats = LAST if of.layout == "nhwc" else {}
     own = copy.deepcopy(layer)
     if isinstance(own, Convolution):
-        own.weight.data = own.weight.data.contiguous(memory_format=memory_format)
+        weight = own.weight.data
+        own.weight.data = weight.contiguous(memory_format=formats.get(weight.dim(), torch.contiguous_format))
     shapes = (of.x,) if isinstance(of, Problem) else of.inputs
+    memory_format = formats.get(len(of.x), torch.contiguous_format)
     options = {"dtype": STORED[of.dtype], "device": layer.device, "memory_format": memory_format}
     x, *joined = (torch.empty(shape, **options).normal_() for shape in shapes)
     z, before = torch.empty(0), tuple[Tensor | None, ...]()

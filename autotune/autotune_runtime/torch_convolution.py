@@ -191,6 +191,28 @@ class UpsampledConvolution(Convolution):
         return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
 
 
+class JoinedConvolution(Convolution):
+    """A 2-D convolution of two concatenated tensors, which a kernel computes as a 3-D convolution of two frames.
+
+    The tensors are [N, C, 1, H, W], and the filters [K, 2 C, R, S].
+    """
+
+    def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:  # noqa: ARG002 - never a scale
+        """Concatenate the images, the first of which are `cache`."""
+        assert cache is not None  # noqa: S101 - the problem has a cache
+        return torch.cat((cache, x), 1)
+
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute y [N, K, 1, P, Q] with this bias."""
+        return super().with_bias(x.squeeze(2), bias).unsqueeze(2)
+
+    def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
+        """Return the 3-D convolution that computes the same, with this epilogue and a library's kernels."""
+        frames = self.weight.unflatten(1, (2, -1)).movedim(1, 2).contiguous(memory_format=torch.channels_last_3d)
+        weight = nn.Parameter(frames, requires_grad=False)
+        return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
+
+
 def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
     """Convert 3x3 filters after nearest upsampling by 2 to a transposed convolution's filters [C, K/groups, 4, 4].
 

@@ -16,7 +16,7 @@ from .plain_problems import ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture, given_to
-from .torch_convolution import Convolution, LinearLayer, UpsampledConvolution
+from .torch_convolution import Convolution, JoinedConvolution, LinearLayer, UpsampledConvolution
 from .torch_example import changes_are_counted, example_arguments, examples_of, refuse_training, replaced
 from .torch_folding import scale_and_shift, with_scale_and_shift
 from .torch_graph import Read, arguments_of, attribute, read
@@ -200,9 +200,14 @@ class LayerGraph:
             if layer.is_linear:
                 x, *z = given
                 given = [self._images(x, layer), *(z if moved else [self._images(each, layer) for each in z])]
+            joined = isinstance(layer.module, JoinedConvolution)
+            if joined:
+                given = [None if each is None else self._view(_UNSQUEEZE, each, 2) for each in given]
             made = nodes.call_module(self._placed(layer, tuned), tuple(given))
             if layer.is_linear and not moved:
                 made = self._rows(made, layer)
+            elif joined:
+                made = self._view(_SQUEEZE, made, 2)
         gone = sorted({*gone}, key=self._read.seen.order.__getitem__)
         self._replace(gone[-1], made)
         _erase(gone)
@@ -301,8 +306,12 @@ class LayerGraph:
         if self._read.seen.overwritten(reads, self._read.nodes[front.operators[0]], last):
             return layer
         problem, *_ = fronts = [_problem_in_front(each, conv.problem.epilogue) for each in (fused, *elsewhere)]
-        upsampled = problem.geometry.transposed and not conv.problem.geometry.transposed
-        module = (UpsampledConvolution if upsampled else Convolution)(problem, conv.weight, conv.bias)
+        kind = Convolution
+        if problem.geometry.transposed and not conv.problem.geometry.transposed:
+            kind = UpsampledConvolution
+        elif len(problem.geometry.w) > len(conv.problem.geometry.w):
+            kind = JoinedConvolution
+        module = kind(problem, conv.weight, conv.bias)
         fused, *elsewhere_with = (
             replace(each, front=replace(front, problem=of))
             for each, of in zip((fused, *elsewhere), fronts, strict=True)
@@ -389,7 +398,8 @@ class LayerGraph:
         name, number = label, 1
         weights = self.part.graph.graph.find_nodes(op="get_attr", target=f"{label}.weight")
         shared = any(user is not layer.node for each in weights for user in each.users)
-        held = () if layer.is_linear and shared else ("weight", "bias")  # a linear layer's module reshapes the weight
+        reshaped = shared and attribute(network, f"{label}.weight").shape != tuned.weight.shape
+        held = () if reshaped else ("weight", "bias")  # other nodes still read the weight as it is
         while not _is_free(network, name, held):
             number += 1
             name = f"{label}_{number}".replace(".", "_")

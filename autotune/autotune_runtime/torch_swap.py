@@ -222,22 +222,22 @@ class _Judge:
         return way, row
 
     def _pays(self, way: Layer, row: Row) -> bool:
-        """Return whether a kernel that also computes a gate is faster than separate kernels for the gate and the
-        convolution.
+        """Return whether a kernel that also computes a gate or a concatenation is faster than separate kernels for it
+        and the convolution.
 
         True if there are no separate kernels.
         """
         if way.otherwise is None or not way.inner:
             return True
-        module, gate, alone = way.module, self._tuned(way.inner[0]), self._tuned(way.otherwise)
-        if not isinstance(module, Convolution) or gate is None or not isinstance(alone, TunedConvolution):
+        module, inner, alone = way.module, self._tuned(way.inner[0]), self._tuned(way.otherwise)
+        if not isinstance(module, Convolution) or inner is None or not isinstance(alone, TunedConvolution):
             return True
         assert isinstance(row.problem, Problem)  # noqa: S101 - that of a convolution
         runtime = module.operator.runtime_of(module.device)
         work = Work(row.problem, way.residual, way.activation)
         if runtime is not None and (key := f"{work!r}, kernels for each") not in self._times:
             library = self._libraries[row.problem.operation].path
-            self._times[key] = race_apart(work, module, library, gate, alone, runtime, self._effort)
+            self._times[key] = race_apart(work, module, library, inner, alone, runtime, self._effort)
         times = self._times[key]
         return times is not None and times.tuned_us < times.rivals[0][1]
 

@@ -141,7 +141,11 @@ _IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "u
 
 def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
     front = fused.front.operators if fused.front is not None else ()
-    yield from (_IN_FRONT[kind] for at in front if (kind := network.operators[at].kind) in _IN_FRONT)
+    for each in (network.operators[at] for at in front):
+        if each.kind == "joining" and each.amounts[0] == 1:
+            yield "concatenation"
+        elif each.kind in _IN_FRONT:
+            yield _IN_FRONT[each.kind]
     if any(network.operators[at].kind == "affine" for at in fused.folded):
         yield "scale and shift"
     if fused.addition is not None:
