@@ -301,13 +301,22 @@ def under_autocast(library: str) -> tuple[list[bool], set[torch.dtype], float, f
 
 
 def other_sizes(library: str) -> float:
-    """The difference from PyTorch's of the gradients for images of another size."""
+    """The difference from PyTorch's of the gradients for images of another size and for an image without a batch."""
     made, network = trained(library), small()
     for each in (made, network):
         x, classes = batch(size=6)
-        functional.cross_entropy(each(x), classes).backward()
+        (functional.cross_entropy(each(x), classes) + each.first(x[0]).sum()).backward()
     ours, theirs = ({name: each.grad for name, each in of.named_parameters()} for of in (made, network))
     return apart(ours, theirs)
+
+
+def without_images(library: str) -> float:
+    """The largest element of the filters' gradient for an empty batch, with uninitialized memory that is NaN."""
+    strided = trained(library).strided
+    torch.use_deterministic_algorithms(mode=True)
+    strided(torch.empty(0, 8, 8, 8).contiguous(memory_format=torch.channels_last)).sum().backward()
+    torch.use_deterministic_algorithms(mode=False)
+    return float(strided.weight.grad.abs().max())
 
 
 def checked(library: str) -> dict[str, str]:

@@ -53,8 +53,6 @@ def _parts_of(text: str) -> Parts:
 class TrainedLayer:
     """A convolution in a network that is being trained."""
 
-    operation: str
-    arguments: Mapping[str, int | str]
     x_sizes: tuple[int, ...]
     """sizes [C, ...] of the images that kernels support"""
     dtype: torch.dtype
@@ -69,13 +67,18 @@ class TrainedLayer:
         """Return the layer for a problem whose parts these kernels compute."""
         x, rank = tuple(size or 0 for size in problem.x[1:]), len(problem.x)
         memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
-        return cls(problem.operation, problem.arguments, x, STORED[problem.dtype], memory_format, parts.text)
+        return cls(x, STORED[problem.dtype], memory_format, parts.text)
 
     @property
     def masked(self) -> bool:
         """Whether the data gradient's kernel adds another gradient and masks the sum."""
         data = _parts_of(self.parts).data
         return bool(data) and dict(call_of(data).arguments)["epilogue"] != "none"
+
+    def by_pytorch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute the convolution with PyTorch's operator."""
+        parts = _parts_of(self.parts)
+        return convolved(x, weight, bias, parts.operation, dict(parts.arguments))
 
 
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -113,19 +116,24 @@ FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_
 
 
 def trained_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, layer: TrainedLayer, run: Callable[..., object] | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    layer: TrainedLayer,
+    by_pytorch: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    run: Callable[..., object] | None = None,
 ) -> Tensor:
     """Compute a convolution whose output and gradients are computed by kernels, in autocast's dtype if that is enabled.
 
-    PyTorch computes images with other sizes or another dtype than the layer's. Filters are converted here to the
+    `by_pytorch` computes images with other sizes or another dtype than the layer's. Filters are converted here to the
     kernels' dtype and memory format, once for both the output and the data gradient; filters that already match aren't
     copied. `run` is TRAINED, or `forked` in a graph that is compiled.
     """
-    device_type = x.device.type
+    given, device_type = x, x.device.type
     if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
         x = x.to(torch.get_autocast_dtype(device_type))
     if x.shape[1:] != layer.x_sizes or x.dtype != layer.dtype:
-        return convolved(x, weight, bias, layer.operation, layer.arguments)
+        return by_pytorch(given, weight, bias)
     stored = weight.detach()
     if weight.dtype != layer.dtype or not weight.is_contiguous(memory_format=layer.memory_format):
         stored = stored.to(x.dtype).contiguous(memory_format=layer.memory_format)

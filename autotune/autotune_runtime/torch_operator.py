@@ -277,8 +277,8 @@ class Operator:
             if call.choice is None:
                 raise
             return self._by_pytorch(call, launched, weights)  # PyTorch may accept the tensors or raise a better error
-        if problem.is_empty:  # the library has no kernels for empty problems
-            return self._returned(call.made(tensors, device))
+        if problem.is_empty:  # the library has no kernels for empty problems; a sum over no images is 0
+            return self._returned({name: each.zero_() for name, each in call.made(tensors, device).items()})
         with runtime.current(device):
             if call.choice is None and any(map(_is_inference, weights)):
                 return self._once(launched, weights, numbers, call, problem, runtime)

@@ -139,13 +139,13 @@ def train(
     return training.network, report
 
 
-class _Trained(nn.Module):
+class _Trained(_ConvNd):
     """Base class for the modules that replace convolutions."""
 
     layer: TrainedLayer
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002 - as PyTorch's
-        return trained_convolution(input, weight, bias, self.layer)
+        return trained_convolution(input, weight, bias, self.layer, super()._conv_forward)
 
 
 class TrainedConv1d(_Trained, nn.Conv1d):
@@ -166,9 +166,10 @@ class _TrainedTranspose(_ConvTransposeNd):
     layer: TrainedLayer
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:  # noqa: A002 - as PyTorch's
+        forward = super().forward
         if output_size is not None:
-            return cast("Tensor", super().forward(input, output_size))
-        return trained_convolution(input, self.weight, self.bias, self.layer)
+            return cast("Tensor", forward(input, output_size))
+        return trained_convolution(input, self.weight, self.bias, self.layer, lambda x, *_: forward(x))
 
 
 class TrainedConvTranspose1d(_TrainedTranspose, nn.ConvTranspose1d):
@@ -202,7 +203,8 @@ class _TrainedCall(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute the output. For a masked layer, also return x for its other readers."""
-        return trained_convolution(x, weight, bias, self.layer, forked if self.layer.masked else OPERATOR)
+        layer = self.layer
+        return trained_convolution(x, weight, bias, layer, layer.by_pytorch, forked if layer.masked else OPERATOR)
 
 
 def train_graph(

@@ -105,7 +105,7 @@ def test_gradients_are_those_of_finite_differences(kind: type[nn.Conv2d | nn.Con
     layer = replace(TrainedLayer.of(problem, parts), dtype=torch.double)
 
     def run(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return trained_convolution(x, weight, bias, layer)
+        return trained_convolution(x, weight, bias, layer, layer.by_pytorch)
 
     assert torch.autograd.gradcheck(run, (x, conv.weight, conv.bias))
 
@@ -199,6 +199,10 @@ def test_under_autocast_kernels_compute_in_its_dtype(on_cpu: OnHostDriver) -> No
 
 def test_images_of_other_sizes_are_pytorchs(on_cpu: OnHostDriver) -> None:
     assert on_cpu(training.other_sizes) < 1e-5
+
+
+def test_an_empty_batch_has_a_gradient_of_zero(on_cpu: OnHostDriver) -> None:
+    assert on_cpu(training.without_images) == 0
 
 
 def test_the_operator_passes_pytorchs_own_checks(on_cpu: OnHostDriver) -> None:
