@@ -24,7 +24,7 @@ from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax of one column ignores the input
 _DEADLINE_S = 60.0
-_FEW = 127  # few different numbers: fewer than half of a byte's 256 values
+_FEW = 126, 255  # largest minus smallest number: too few for bytes, and for wider integers, of which a byte holds all
 _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convolution's strides skip some of the products
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
@@ -126,7 +126,8 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
     told = []
     for name in dict.fromkeys(array.name for array in arrays):
         own = [array for array in arrays if array.name == name]
-        fill = own[0].fill
+        fill, kind = own[0].fill, TYPES[own[0].dtype]
+        few = -1 if kind.is_float else _FEW[kind.size_bytes > 1]
         only = {value for array in own for value in array.whole_bounds}
         which = "whole numbers" if fill in ("normal", "uniform") else "test data"
         least, most = (choose(array.whole_bounds[place] for array in own) for place, choose in enumerate((min, max)))
@@ -134,7 +135,7 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
             told.append(f"test data of {name} are always 0, 1, 2, ...: a kernel that does not read them passes")
         elif fill != "permutation" and len(only) == 1:
             told.append(f"{which} of {name} are always {only.pop()}: a kernel that does not read them passes")
-        elif fill == "integers" and own[0].role != SCALAR and most - least < _FEW and not TYPES[own[0].dtype].is_float:
+        elif fill == "integers" and own[0].role != SCALAR and most - least <= few:
             told.append(
                 f"{which} of {name} are {least} to {most}: a kernel that is wrong for other numbers of "
                 f"{own[0].dtype} passes; if there are any, give it larger `integers`"

@@ -45,6 +45,7 @@ _WIDER = 8  # sizes go up to this many times 32, where a rounded reciprocal no l
 _TRIES = 12  # maximum number of problems to try until the family supports one
 _VECTORS = (1, 2, 4, 8)  # elements beyond whole tiles: 1, or the smallest number that a kernel with vectors supports
 _MOST_EXTENT, _MOST_TILES = 1024, 2  # maximum extent of a tile, and maximum number of whole tiles along an axis
+_LATER = 8  # elements after whole tiles by which a block or derived value has appeared, even if it is late
 _TILES = 24  # maximum number of sizes to try until one begins a new tile
 
 
@@ -161,19 +162,22 @@ class OtherProblems:
         return found or self._with_remainders(bound, config)
 
     def _beyond_tiles(self, bound: BoundTemplate, config: Config) -> tuple[BoundTemplate, Config] | None:
-        """Return the problem with a size of whole tiles plus 1, if the number of blocks or a derived value then grows.
+        """Return the problem with a size of whole tiles plus 1, if a few elements later another block or a different
+        derived value is needed (a kernel that rounds down has it too late).
 
-        A tile's extent is a parameter, or the product of two.
+        An extent is a parameter, or the product of two or three, such as a tile in each of a row's parts.
         """
-        places = self._rng.permutation(list(itertools.product(axes(bound.problem), _products(config))))
+        extents = {each * value for each in _products(config) for value in (1, *_whole(config))}
+        tiles = sorted(extent for extent in extents if extent <= _MOST_EXTENT)
+        places = self._rng.permutation(list(itertools.product(axes(bound.problem), tiles)))
         for name, extent in places[:_TILES]:
             whole = int(extent) * int(self._rng.integers(1, _MOST_TILES + 1))
             for more in _VECTORS:
-                sizes = [{str(name): whole + count * more} for count in range(3)]
+                sizes = [{str(name): whole + count * more} for count in (0, 1, _LATER, _LATER + 1)]
                 found = self._supported(bound, config, sizes[1], _QUICK_FLOPS, _QUICK_ELEMENTS)
                 if found:
-                    full, beyond, next_one = (_geometry(bound, config, each) for each in sizes)
-                    if any(one != other == third for one, other, third in zip(full, beyond, next_one, strict=False)):
+                    full, _, late, after = (_geometry(bound, config, each) for each in sizes)
+                    if any(one != other == third for one, other, third in zip(full, late, after, strict=False)):
                         return found
                     break
         return None

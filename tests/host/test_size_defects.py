@@ -14,6 +14,7 @@ import pytest
 
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
+from autotune.checking.other_sizes import OtherProblems
 from autotune.checking.sanitize import HostCheck, Winner
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -141,6 +142,23 @@ def test_a_size_that_no_file_names_is_found(kernel: str, condition: str, tmp_pat
     rows = FamilyCheck(CasePlan(template, host.info), host).rows()
     found = next(row for row in rows if row.outcome != Outcome.CORRECT)
     assert found.outcome == Outcome.WRONG_RESULT, found.message
+
+
+def test_an_element_behind_the_whole_tiles_of_each_part_of_a_row_is_tried(
+    tmp_path: Path, host: DeviceEvaluator
+) -> None:
+    derived = 'elements = "threads * work"'
+    edits = (
+        ("[derived]", 'parts = { values = [1, 2, 4], doc = "parts" }\n\n[derived]'),
+        (derived, f'{derived}\npart = "round_up(max(1, columns // parts), elements)"'),
+        ("ceil_div(rows * columns, elements)", "rows * parts"),
+    )
+    template = KERNELS["new-op"].template(tmp_path, edits)
+    plan = CasePlan(template, host.info)
+    others = OtherProblems(template.operation, [subject.bound for subject in plan.subjects], seed=0)
+    tried = filter(None, (others.of(*small) for small in plan.some(60) for _ in range(4)))
+    rounded_down = [(bound.names(config), bound.problem.values["columns"]) for bound, config in tried]
+    assert any(int(names["part"]) * int(names["parts"]) < int(columns) for names, columns in rounded_down)
 
 
 def test_an_index_of_24_bits_is_found(tmp_path: Path, host: DeviceEvaluator) -> None:

@@ -276,6 +276,14 @@ def test_sums_that_16_bits_hold_are_told(tmp_path: Path) -> None:
     assert "16 bits" in told
 
 
+def test_bytes_in_an_array_of_wider_integers_are_told(tmp_path: Path) -> None:
+    texts, sizes = PLACES["i8"]
+    wide = texts["operation.toml"].replace('dtype = ["i8", "u8"]', 'dtype = ["i8", "u8", "i32"]')
+    template = load_template(written(tmp_path / "wide", {**texts, "operation.toml": wide}))
+    told = doubtful_declarations([make_problem(template.operation, {**sizes, "dtype": "i32"})])
+    assert any("are -128 to 127: a kernel that is wrong for other numbers of i32 passes" in warning for warning in told)
+
+
 @pytest.mark.parametrize("name", every(4, ["e4m3", "u8 to i64", "i8 rounded", "f64"]))
 def test_an_export_passes_its_self_test(name: str, cxx: str, tmp_path: Path) -> None:
     texts, sizes = PLACES[name]
