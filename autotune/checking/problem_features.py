@@ -273,7 +273,7 @@ class _Reader:
                 raise table.error("sizes", f"no size {name!r}{did_you_mean(name, self.sizes)}")
         if not table.word("name", ""):
             raise table.error("name", "is empty; it describes the feature")
-        values = table.table("values", "expected a list of numbers and expressions for each value")
+        values = table.table("values", "expected named values, such as { narrow = [8], wide = [4096] }")
         when, decides = (table.table(key, "expected a table of values") for key in ("when", "decides"))
         for other in (when, decides):
             other.allow(values.content.keys())
