@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Set
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, NoReturn
 
-from autotune.api.device_names import evaluator_of
+from autotune.api.device_names import binary_cache, evaluator_of
 from autotune.api.interrupts import orderly_interrupts
 from autotune.cli.options import say_device
 from autotune.cli.output import note
@@ -66,7 +66,7 @@ def present_devices(kinds: Set[str]) -> Generator[tuple[str, DeviceEvaluator]]:
 
 def _try_open(name: str, *, say: bool) -> DeviceEvaluator | None:
     try:
-        return DeviceEvaluator([name], 1)
+        return DeviceEvaluator([name], 1, cache=binary_cache())
     except AutotuneError as error:
         if say:
             note(str(error))

@@ -7,6 +7,7 @@ import pytest
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate
 from autotune.problem import Problem, make_problem
+from tests.long_run import long_run
 from tests.problems import CONV_TRANSPOSE
 
 from .shipped_families import H200, default_of, family, refuses_changed, verify
@@ -38,7 +39,7 @@ def problem(sizes: dict[str, int | str], **changes: int | str) -> Problem:
         (SM90, problem(POINTWISE, epilogue="add_masked_relu"), {"tile_m": 128, "tile_n": 96, "epilogue_subtiles": 3}),
         (SM90, problem(POINTWISE, dtype="f32"), {"schedule": "pingpong", "epilogue_subtiles": 2}),
         (SM90, problem(PADDED), {"tile_m": 128, "tile_n": 40, "window_rows": 4}),
-        (SM90, problem(PADDED, c=136), {"tile_m": 192, "tile_n": 96, "epilogue_subtiles": 2}),
+        *long_run((SM90, problem(PADDED, c=136), {"tile_m": 192, "tile_n": 96, "epilogue_subtiles": 2})),
     ],
 )
 def test_masked_outputs_are_zero(
