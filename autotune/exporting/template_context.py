@@ -20,38 +20,26 @@ from autotune.exporting.operation_context import word_constants
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers
 from autotune.measurement.exported import problem_numbers
-from autotune.operation.declarations import Array
 from autotune.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """A kernel's values for the templates."""
+    """A kernel, and what the templates print about it."""
 
+    kernel: SelectedKernel
     identifier: str
     name: str
     """the kernel's name as a C++ string literal"""
-    stem: str
-    label: str
-    """the kernel's name, unescaped"""
-    problem: Problem
-    arrays: tuple[Array, ...]
     initialisers: tuple[str, ...]
     """lines of C that initialise the kernel's problem"""
     config: str
-    problem_numbers: str
-    accuracy: str
-    deterministic: bool
+    problem_numbers: tuple[int, ...]
     device: str
+    """the device's name in a Markdown table"""
     device_name: str
+    """the device's name as a C++ string literal"""
     device_numbers: str
-    median_us: str
-    timed: bool
-    entry_names: tuple[str, ...]
-    entries: str
-    entry_count: int
-    constants: str
-    constant_count: int
     plan: Plan
     least_arch: int
     exact: bool
@@ -60,46 +48,29 @@ class KernelContext:
     """nvcc's options for the architectures"""
     dependent: bool
     """whether the kernel may start before preceding kernels have ended"""
-    overlaps: bool
-    """whether its stages may start before preceding stages have ended"""
     is_larger: str
     """C++ condition: whether `layer` has a run-time size larger than the tuned one"""
 
 
 def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> KernelContext:
-    origin, device, source = kernel.origin, kernel.origin.device, kernel.source
+    device, source, problem = kernel.origin.device, kernel.source, kernel.problem
+    sizes = zip(problem.operation.runtime, problem.runtime_sizes, strict=True)
     return KernelContext(
+        kernel=kernel,
         identifier=identifier,
         name=c_string(kernel.name),
-        stem=kernel.stem,
-        label=kernel.name,
-        problem=kernel.problem,
-        arrays=kernel.problem.arrays,
-        initialisers=_initialisers(kernel.problem),
+        initialisers=_initialisers(problem),
         config=in_comment(str(source.config)),
-        problem_numbers=", ".join(map(str, problem_numbers(kernel.problem))),
-        accuracy=source.accuracy,
-        deterministic=source.deterministic,
+        problem_numbers=problem_numbers(problem),
         device=_in_table(_device(device)),
         device_name=c_string(_device(device)),
         device_numbers=_device_numbers(device),
-        median_us=f"{origin.time_us:.3f}",
-        timed=origin.recorded is not None,
-        entry_names=source.program.entries,
-        entries=", ".join(f'"{entry}"' for entry in source.program.entries),
-        entry_count=len(source.program.entries),
-        constants=", ".join(f'{{"{symbol.name}", A::{symbol.origin}}}' for symbol in source.constants),
-        constant_count=len(source.constants),
         plan=_printed(plan_of(kernel.bound, source)),
         least_arch=_least_arch(kernel),
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
         dependent=waits_itself(source),
-        overlaps=source.overlaps,
-        is_larger=" || ".join(
-            f"layer.{name} > {size}"
-            for name, size in zip(kernel.problem.operation.runtime, kernel.problem.runtime_sizes, strict=True)
-        ),
+        is_larger=" || ".join(f"layer.{name} > {size}" for name, size in sizes),
     )
 
 
@@ -150,7 +121,7 @@ def _device_numbers(device: DeviceInfo) -> str:
 class Side:
     """One of the kernels for a shape, ordered by the product of their tuned run-time sizes."""
 
-    kernel: KernelContext
+    view: KernelContext
     threshold: str
     """name of the constant in C++ that holds `most_units`"""
     most_units: int
@@ -170,7 +141,7 @@ class Shape:
 def shapes(views: Sequence[KernelContext]) -> list[Shape]:
     by_shape: dict[object, list[KernelContext]] = {}
     for view in views:
-        by_shape.setdefault(view.problem.shape, []).append(view)
+        by_shape.setdefault(view.kernel.problem.shape, []).append(view)
     found = []
     for group in by_shape.values():
         group.sort(key=_units)
@@ -181,11 +152,11 @@ def shapes(views: Sequence[KernelContext]) -> list[Shape]:
 
 def _side(view: KernelContext, after: KernelContext | None) -> Side:
     most_units = math.isqrt(_units(view) * _units(after)) if after else 0
-    return Side(view, f"most_{'_'.join(view.problem.operation.runtime)}_of_{view.identifier}", most_units, after)
+    return Side(view, f"most_{'_'.join(view.kernel.problem.operation.runtime)}_of_{view.identifier}", most_units, after)
 
 
 def _units(view: KernelContext) -> int:
-    return math.prod(view.problem.runtime_sizes)
+    return math.prod(view.kernel.problem.runtime_sizes)
 
 
 def identifiers(names: Sequence[str]) -> list[str]:
