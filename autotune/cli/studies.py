@@ -146,18 +146,11 @@ def import_model(
     with a count. Comments in the study list the operators fused into each layer, and the layers that no kernel
     supports, with the reason and their share of the FLOPs.
     """
-    from autotune.importing import (
-        OPERATIONS,
-        Request,
-        findings,
-        fused_parts,
-        named_layers,
-        read_source,
-        reasons,
-        study_text,
-        summaries,
-        training_findings,
-    )
+    from autotune.importing.fused_layers import OPERATIONS, findings
+    from autotune.importing.model_source import read_source
+    from autotune.importing.network import Request
+    from autotune.importing.study_text import fused_parts, named_layers, reasons, study_text, summaries
+    from autotune.importing.training import training_findings
 
     if training and (op, layout) != ("conv2d", "nhwc"):
         raise ModelError(

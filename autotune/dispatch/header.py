@@ -52,31 +52,28 @@ def render_dispatch(dispatcher: Dispatcher, *, checked: bool = False, text: str 
     conditions can't be written in C++.
     """
     docs = {item.name: item.doc for item in PROPERTIES}
-    return (
-        compile_body(template_text() if text is None else text)
-        .render(
-            declared=operation(CONV2D).enumerations.items(),
-            parts=operation(CONV2D).parts,
-            derived=[
-                (name, fold(bound.expression, {}, operation(CONV2D)).cpp) for name, bound in operation(CONV2D).derived
-            ],
-            words=dispatcher.words(),
-            kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
-            split=dispatcher.rule if isinstance(dispatcher.rule, Split) else None,
-            properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
-            ends=_ends(dispatcher),
-            same=SAME,
-            known=[
-                {"numbers": numbers, "relative_times": relative_times}
-                for numbers, *relative_times in zip(
-                    dispatcher.known, *(one.relative_times for one in dispatcher.all_kernels), strict=True
-                )
-            ],
-            checked=checked,
-            columns=len(operation(CONV2D).sizes) + len(operation(CONV2D).words),
-        )
-        .lstrip("\n")
-    )
+    body = compile_body(template_text() if text is None else text)
+    return body.render(
+        declared=operation(CONV2D).enumerations.items(),
+        parts=operation(CONV2D).parts,
+        derived=[
+            (name, fold(bound.expression, {}, operation(CONV2D)).cpp) for name, bound in operation(CONV2D).derived
+        ],
+        words=dispatcher.words(),
+        kernels=[_kernel(kernel) for kernel in dispatcher.all_kernels],
+        split=dispatcher.rule if isinstance(dispatcher.rule, Split) else None,
+        properties=[_property_values(item, docs.get(item.name, item.name)) for item in dispatcher.properties],
+        ends=_ends(dispatcher),
+        same=SAME,
+        known=[
+            {"numbers": numbers, "relative_times": relative_times}
+            for numbers, *relative_times in zip(
+                dispatcher.known, *(one.relative_times for one in dispatcher.all_kernels), strict=True
+            )
+        ],
+        checked=checked,
+        columns=len(operation(CONV2D).sizes) + len(operation(CONV2D).words),
+    ).lstrip("\n")
 
 
 def dispatch_program(dispatcher: Dispatcher, text: str | None = None) -> Program:

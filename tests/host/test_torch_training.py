@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from autotune.exporting import export_library
-from autotune.importing import training_findings
 from autotune.importing.study_text import named_layers
 from autotune.importing.torch_module import graph_of_module
+from autotune.importing.training import training_findings
 from autotune.problem import Problem, make_problem
 from tests.compiled import built_for_host
 from tests.exports import kernel
