@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.family.render import render
 from autotune.family.source import KernelSource
@@ -12,9 +11,6 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.problem import Problem, make_problem
 from autotune.store import Store, TrialRow
-from autotune.trial import Config
-
-ANOTHER = "renders another kernel now"
 
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
@@ -37,26 +33,24 @@ def rerender(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSou
     """Render a trial's kernel with its family as installed now, or return a message if that gives a different
     kernel.
     """
-    source = render_current(row.trial.config, row.problem, row.device, families)
+    source = render_current(row, families)
     if not isinstance(source, str) and row.trial.source_hash not in (None, source.hash):
-        return ANOTHER
+        return "renders another kernel now"
     return source
 
 
-def render_current(
-    config: Config, problem: Problem, device: DeviceInfo, families: Mapping[str, KernelTemplate]
-) -> KernelSource | str:
-    """Render a config with its family as installed now, even if that gives a different kernel.
+def render_current(row: TrialRow, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
+    """Render a trial's config with its family as installed now, even if that gives a different kernel.
 
     Returns a message if the family can't render the config.
     """
-    family = families.get(config.template)
+    family = families.get(row.trial.config.template)
     if family is None:
         return "is not installed"
-    current = family.current_config(config)
+    current = family.current_config(row.trial.config)
     if current is None:
         return "has other parameters or values now"
     try:
-        return render(BoundTemplate(family, problem, device), current)
+        return render(BoundTemplate(family, row.problem, row.device), current)
     except Rejected as rejected:
         return f"refuses the config now: {rejected.message}"

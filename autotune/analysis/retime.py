@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from autotune.analysis.rerender import ANOTHER, kernel_of, located, render_current
+from autotune.analysis.rerender import kernel_of, located, rerender
 from autotune.analysis.rooflines import best_per_class
-from autotune.compilation.compile import Binary, Target
+from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import Disproved, Rejected, ToolchainError
+from autotune.errors import Disproved, Rejected
 from autotune.evaluation.evaluator import Evaluator
 from autotune.family.source import KernelSource
 from autotune.family.template import KernelTemplate
@@ -25,7 +25,6 @@ from autotune.problem import Problem
 from autotune.store import BestRow, RetimeRow, Store, TrialRow
 from autotune.trial import END_TO_END, LONG_US, Outcome, comparable
 from autotune.tuning.layer_finals import FINALS_S, timed_in_turn
-from autotune.workers.compilers import CompilePool
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,34 +230,13 @@ class Changes:
             yield StaleResult(best, "launch", "stream, with launch gaps", "graph", "how short kernels are timed")
 
 
-def template_change(
-    best: BestRow, store: Store, families: Mapping[str, KernelTemplate], pool: CompilePool
-) -> Iterator[StaleResult]:
-    """Yield the change in a kernel's family, unless the kernel or its machine code stays the same."""
+def template_change(best: BestRow, families: Mapping[str, KernelTemplate]) -> Iterator[StaleResult]:
+    """Yield the change in a kernel's family, unless it still renders the same kernel."""
     row = best.row
     family = families.get(row.trial.config.template)
     if family is not None and family.hash == row.template_hash:
         return
-    now = render_current(row.trial.config, row.problem, row.device, families)
-    if not isinstance(now, str):
-        if row.trial.source_hash in (None, now.hash) or _same_machine_code(best, now, store, pool):
-            return
-        now = ANOTHER
-    text = now if family is None else f"{family.hash[:_HASH_SHOWN]}, which {now}"
-    yield StaleResult(best, "template", row.template_hash[:_HASH_SHOWN], text, "the installed families")
-
-
-def _same_machine_code(best: BestRow, now: KernelSource, store: Store, pool: CompilePool) -> bool:
-    """Return whether a stored kernel and the one that its family renders now have the same launches and the same cubin.
-
-    False if this is unknown: for a device that isn't a GPU, without nvcc, or if the kernel's text isn't stored.
-    """
-    device, stored = best.row.device, store.sources.get(best.row.trial.source_hash or "")
-    if stored is None or not device.can.gpu or replace(now, program=stored.program).hash != stored.hash:
-        return False
-    compiled = [pool.submit(source.program, Target(device.kind, device.arch)) for source in (stored, now)]
-    try:
-        old_cubin, new_cubin = (binary.result().image for binary in compiled)
-    except (Rejected, ToolchainError):
-        return False
-    return old_cubin == new_cubin
+    now = rerender(row, families)
+    if isinstance(now, str):
+        text = now if family is None else f"{family.hash[:_HASH_SHOWN]}, which {now}"
+        yield StaleResult(best, "template", row.template_hash[:_HASH_SHOWN], text, "the installed families")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,7 +14,6 @@ import click
 from autotune.analysis.retime import Changes, LayerPlan, Retimed, StaleResult, plans, template_change
 from autotune.analysis.retime import retime as measure_again
 from autotune.analysis.rooflines import best_per_class
-from autotune.api.device_names import binary_cache
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers
 from autotune.cli.output import note
@@ -29,9 +27,6 @@ from autotune.errors import StoreError
 from autotune.evaluation.null import NullEvaluator
 from autotune.family.template_files import load_recorded_templates
 from autotune.store import Store, TrialRow
-from autotune.workers.compilers import CompilePool
-
-_QUIET_S = 2.0  # seconds before progress is shown
 
 
 @click.command()
@@ -47,20 +42,14 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
 
     Results are compared with their device if it is in this machine, or else with the newest recorded run on that
     device. Templates are compared with the installed ones. A changed template is not listed if it renders the same
-    kernel or, where nvcc is installed, one that compiles to the same machine code.
+    kernel.
     """
     name = name_of(what, directories)
-    with Store(db, create=False) as store, closing(CompilePool(usable_cores(), binary_cache())) as pool:
+    with Store(db, create=False) as store:
         changes = Changes(store, name, _opened(device, {info.kind for info in store.devices.list()}))
         best = best_per_class(store.best.list(name))
         families = load_recorded_templates(directories, (row.layer.problem.operation for row in best), what)
-        found: list[StaleResult] = []
-        with counting("stale", len(best)) as tell:
-            begun = time.monotonic()
-            for done, row in enumerate(best):
-                if time.monotonic() - begun > _QUIET_S:
-                    tell(done, row.name)
-                found += (*changes.of(row), *template_change(row, store, families, pool))
+        found = [change for row in best for change in (*changes.of(row), *template_change(row, families))]
     doubtful = {(one.best.name, one.best.row.id) for one in found}
     note(f"{len(doubtful)} of {len(best)} best results may be out of date")
     show(found, _STALE_COLUMNS, style)

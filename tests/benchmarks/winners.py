@@ -40,4 +40,4 @@ def winners(store: Store, families: Mapping[str, KernelTemplate], study: str | N
     for row in store.best.list(study, kind="cuda"):
         stored = store.sources.get(row.row.trial.source_hash or "")
         if stored is not None:
-            yield Winner(row, stored, render_current(stored.config, row.row.problem, row.row.device, families))
+            yield Winner(row, stored, render_current(row.row, families))

@@ -285,18 +285,6 @@ def test_stale_tells_upgrades_and_changed_templates(filled: Path, autotune: Comm
     assert doubts(autotune("stale", "--json"))[0][2] == "is not installed"
 
 
-@pytest.mark.nvcc
-def test_another_text_with_the_same_machine_code_puts_nothing_in_doubt(filled: Path, autotune: Command) -> None:
-    change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999', arch = 90")
-    change(filled, "UPDATE measurements SET launch = 'graph'")
-    stale = ("stale", "--family-dir", "families", "--json")
-    family = write_family(filled.parent / "families")
-    family.write_text(re.sub(r"\bsum\b", "accumulator", family.read_text()))
-    assert doubts(autotune(*stale)) == [], "another name"
-    write_family(filled.parent / "families", ("float sum = 0.0f", "float sum = 1.0f"))
-    assert str(doubts(autotune(*stale))[0][2]).endswith("which renders another kernel now")
-
-
 def test_stale_compares_an_absent_device_with_its_newest_run(filled: Path, autotune: Command) -> None:
     change(filled, "UPDATE devices SET kind = 'cuda', name = 'NVIDIA H999'")
     change(filled, "UPDATE measurements SET launch = 'graph'")
