@@ -418,6 +418,13 @@ _DEFECTS = (
         ),
         host=("wrong_result/inexact",),
     ),
+    Defect(
+        1,
+        "new-op",
+        "a NaN is not stored",
+        (("if (at < elements)", "if (at < elements && !isnan(to_float(x[at])))"),),
+        host=("wrong_result/unwritten",),
+    ),
     # 2: warps of a block, and shared memory that is too small
     Defect(2, "softmax", "no barrier before the sum of warps", (("        __syncthreads();\n", ""),)),
     Defect(

@@ -162,13 +162,16 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         for (wide o = at; o < outputs; o += period_outputs) {
             const typename Stored::element stored = y[o];
             const double value = Stored::to_double(stored), error = fabs(value - expected);
-            if (Stored::all_ones(stored)) ++unwritten;
+            if (Stored::all_ones(stored)) {
+                ++unwritten;
+                first = min(first, static_cast<bits64>(o));
+            }
             if (!isfinite(kept) && (value == kept || (isnan(value) && isnan(kept)))) continue;
             if (!(isfinite(exact) && least <= value && value <= most)) {  // NaN is wrong too
                 ++wrong;
                 const double side = value > exact ? most - exact : exact - least;
                 if (isfinite(error)) beyond = fmax(beyond, side > 0.0 ? error / side : 2.0);
-                if (static_cast<bits64>(o) < first) first = static_cast<bits64>(o);
+                first = min(first, static_cast<bits64>(o));
             }
             if (error > largest) largest = error;
         }
@@ -177,10 +180,8 @@ __device__ inline void compared(const Problem& problem, const typename Stored::e
         if (of_class > 0.0) worst_of_class = fmax(worst_of_class, (largest - rounded) / of_class);
         if (largest > worst_abs) worst_abs = largest;
     }
-    if (wrong) {
-        atomicAdd(result + WRONG, wrong);
-        atomicMin(result + FIRST_WRONG, first);
-    }
+    if (wrong || unwritten) atomicMin(result + FIRST_WRONG, first);
+    if (wrong) atomicAdd(result + WRONG, wrong);
     if (unwritten) atomicAdd(result + UNWRITTEN, unwritten);
     keep_largest(result + OVER_BOUND, worst_over);
     keep_largest(result + MAX_ABS, worst_abs);

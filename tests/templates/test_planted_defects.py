@@ -54,6 +54,12 @@ def test_kernel_is_right_without_a_defect(
         assert ending(KERNELS[name], (), folder, evaluator) == ("correct/", "")
 
 
+def test_place_of_a_nan_that_is_not_stored_is_told(tmp_path: Path, host: DeviceEvaluator) -> None:
+    """There the reference gives NaN, which is also what unwritten memory holds."""
+    found, message = ending(KERNELS["new-op"], DEFECTS["new-op: a NaN is not stored"].edits, tmp_path, host)
+    assert (found, "the first at rows = " in message) == ("wrong_result/unwritten", True), message
+
+
 def test_defect_is_caught_behind_many_other_layers(tmp_path: Path, checked: DeviceEvaluator) -> None:
     """With a device that also has the arrays in memory."""
     defect, kernel = DEFECTS["new-op: an output of 7 is kept"], KERNELS["new-op"]
