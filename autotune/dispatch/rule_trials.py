@@ -27,6 +27,7 @@ from autotune.measurement.dispatcher_check import ChoicesRequest
 from autotune.problem import Layer, Problem
 from autotune.store import TargetScope
 from autotune.trial import Config, Outcome, Trial
+from autotune.tuning.pipeline import rejected_trial
 
 EXACT = "exact"
 """`proposed_by` of the rules that lose the least time according to the matrix."""
@@ -121,8 +122,7 @@ class RuleTrials:
             try:
                 self._verify(rule, binary)
             except Rejected as rejected:
-                outcome = Outcome(rejected.outcome)
-                trial = replace(trial, outcome=outcome, reason=rejected.reason, message=rejected.message)
+                trial = rejected_trial(trial, rejected)
             time_us = total_us if trial.outcome == Outcome.CORRECT else None
             self.run_of.store.dispatchers.add_trial(self.scope, trial, time_us, proposed_by=proposed_by)
             self.known[config] = trial

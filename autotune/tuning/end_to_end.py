@@ -25,6 +25,7 @@ from autotune.store import BestRow, EndToEndRow, Store, TemplateRecord
 from autotune.study import EndToEnd, Study
 from autotune.trial import END_TO_END, Config, Outcome, Phases, Trial
 from autotune.tuning.layer_store import STRIKES, StoredLayer
+from autotune.tuning.pipeline import rejected_trial, running_trial
 from autotune.tuning.trial_log import Progress, TrialLog
 
 _HEADER = (
@@ -179,14 +180,7 @@ class _EndToEndLine:
 
     def _try(self, number: int, config: Config, attempts: int) -> Trial:
         """Store a trial as `running`, then verify and time its plan."""
-        trial = Trial(
-            number=number,
-            config=config,
-            outcome=Outcome.RUNNING,
-            source_hash=self.whole.hash,
-            accuracy=self.whole.accuracy,
-            deterministic=self.whole.deterministic,
-        )
+        trial = running_trial(number, config, self.whole)
         values = config.params
         plan = EndToEndPlan(int(values["streams"]), int(values["segments"]), values["pinned"] == "yes")
         key = self.store.trials.begin(self.scope, number, config, self.whole)
@@ -202,7 +196,7 @@ class _EndToEndLine:
                 EndToEndRequest(self.layer.problem, plan, tuple(zip(sources, binaries, strict=True)))
             )
         except Rejected as rejected:
-            trial = replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
+            trial = rejected_trial(trial, rejected)
         else:
             measured, parts = timed.measured, timed.parts
             resources = binaries[0].resources

@@ -58,27 +58,17 @@ class LayerQueue:
     """number of kernels that this pipeline compiled or tried to compile"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _InFlight:
-    """A trial in flight, which is a config that has been started but has no result yet."""
-
-    queue: LayerQueue
-    number: int
-    config: Config
-    proposed_by: str
-    source: KernelSource
-    render_us: float
-    binary: Future[Binary] | None
-    """None: the result of this kernel is known, or another pending trial has the same kernel"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Launched:
-    """A trial that is running on a device, or is next in its queue. The stored outcome is `running`."""
+    """A config that has been started but has no result yet."""
 
     queue: LayerQueue
     trial: Trial
+    """what is known so far; the outcome is `running`"""
+    proposed_by: str
     source: KernelSource
+    binary: Future[Binary] | None
+    """None: the result of this kernel is known, or another pending trial has the same kernel"""
 
 
 class Pipeline:
@@ -92,7 +82,7 @@ class Pipeline:
         self._threads = ThreadPoolExecutor(evaluator.slots, thread_name_prefix="measure")
         self._finals = ThreadPoolExecutor(1, thread_name_prefix="finals")
         self._under_way: list[_InFlight] = []
-        self._measuring: dict[Future[Measured], _Launched] = {}
+        self._measuring: dict[Future[Measured], _InFlight] = {}
         self._switch_s = sys.getswitchinterval()
 
     def __enter__(self) -> Pipeline:
@@ -142,7 +132,7 @@ class Pipeline:
         return {one.source.hash for one in self._all if one.queue is queue}
 
     @property
-    def _all(self) -> tuple[_InFlight | _Launched, ...]:
+    def _all(self) -> tuple[_InFlight, ...]:
         return (*self._under_way, *self._measuring.values())
 
     def open(
@@ -178,8 +168,8 @@ class Pipeline:
         source = render(queue.bounds[config.template], config)
         spared = any(source.hash in hashes for hashes in (self.pending(queue), queue.quarantined, queue.known))
         binary = None if spared else self._evaluator.compile(source)
-        render_us = 1e6 * (self._clock() - before)
-        self._under_way.append(_InFlight(queue, number, config, proposed_by, source, render_us, binary))
+        trial = running_trial(number, config, source, render_us=1e6 * (self._clock() - before))
+        self._under_way.append(_InFlight(queue, trial, proposed_by, source, binary))
 
     def advance(self, *, wait: bool = True, others: Sequence[Future[object]] = ()) -> None:
         """Launch compiled kernels and store finished trials.
@@ -192,13 +182,13 @@ class Pipeline:
             awaited = [*map(_any, self._measuring), *([] if full else self._awaited()), *others]
             if awaited:
                 wait_for(awaited, return_when=FIRST_COMPLETED)
-        ended = [(future, launched) for future, launched in self._measuring.items() if future.done()]
+        ended = [(future, flight) for future, flight in self._measuring.items() if future.done()]
         for future, _ in ended:
             del self._measuring[future]
         if ended:
-            self._launch([launched for _, launched in ended])  # before storing results, so that no device is idle
-        for future, launched in ended:
-            self._end(future, launched)
+            self._launch([flight for _, flight in ended])  # before storing results, so that no device is idle
+        for future, flight in ended:
+            self._end(future, flight)
 
     def drain(self) -> None:
         """Finish all pending trials. If making a layer's data failed, raises the device's error."""
@@ -210,12 +200,12 @@ class Pipeline:
         compiled = [(flight.queue, flight.binary) for flight in self._under_way if flight.binary is not None]
         return [_any(queue.ready if binary.done() else binary) for queue, binary in compiled]
 
-    def _launch(self, ended: Sequence[_Launched] = ()) -> None:
+    def _launch(self, ended: Sequence[_InFlight] = ()) -> None:
         """Send trials whose binaries are ready to free devices, and reuse known results for trials without a binary.
 
         The trials in `ended` have been measured but not stored yet.
         """
-        measured_now = {_identity(launched) for launched in (*self._measuring.values(), *ended)}
+        measured_now = {_identity(flight) for flight in (*self._measuring.values(), *ended)}
         waiting: set[tuple[int, str]] = set()
         for flight in list(self._under_way):
             identity = _identity(flight)
@@ -232,20 +222,20 @@ class Pipeline:
 
     def _take_over(self, flight: _InFlight) -> None:
         """Store a trial without running its kernel, because the result is known or the kernel is quarantined."""
-        writer, by = flight.queue.writer, flight.proposed_by
+        writer, started, by = flight.queue.writer, flight.trial, flight.proposed_by
         known = flight.queue.known.get(flight.source.hash)
         if known is None:
             message = "quarantined: it took down earlier runs; `autotune clean --quarantine` gives it another chance"
-            trial = replace(_running(flight), outcome=Outcome.RUNTIME, reason="quarantined", message=message)
+            trial = replace(started, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
             writer.add(trial, flight.source, proposed_by=by)
         else:
-            trial = replace(known, number=flight.number, config=flight.config, phases=Phases())
-            writer.reuse(flight.number, flight.config, flight.source.hash, proposed_by=by)
+            trial = replace(known, number=started.number, config=started.config, phases=Phases())
+            writer.reuse(started.number, started.config, flight.source.hash, proposed_by=by)
         flight.queue.ended(trial, known=known is not None)
 
     def _measure(self, flight: _InFlight, compiled: Future[Binary]) -> None:
         """Store a compiled trial as `running` and send it to a device."""
-        queue, source, trial, by = flight.queue, flight.source, _running(flight), flight.proposed_by
+        queue, source, trial, by = flight.queue, flight.source, flight.trial, flight.proposed_by
         queue.evaluated += 1
         try:
             binary = compiled.result()
@@ -262,26 +252,26 @@ class Pipeline:
             queue.known[source.hash] = trial
             queue.ended(trial, known=False)
             return
-        queue.writer.begin(flight.number, flight.config, source, proposed_by=by)
-        future = self._threads.submit(self._evaluate, queue, source, binary)
-        self._measuring[future] = _Launched(queue, trial, source)
+        queue.writer.begin(trial.number, trial.config, source, proposed_by=by)
+        flight.trial = trial
+        self._measuring[self._threads.submit(self._evaluate, queue, source, binary)] = flight
 
     def _evaluate(self, queue: LayerQueue, source: KernelSource, binary: Binary) -> Measured:
         """Evaluate a kernel on a free device, racing it against the current best time."""
         best_us = queue.best_us() or math.inf
         return self._evaluator.evaluate(source, binary, cache=queue.study.measure.cache, best_us=best_us)
 
-    def _end(self, future: Future[Measured], launched: _Launched) -> None:
+    def _end(self, future: Future[Measured], flight: _InFlight) -> None:
         """Store the result that a device returned for a trial."""
         try:
             measured = future.result()
         except Rejected as rejected:
-            trial = rejected_trial(launched.trial, self._with_source_lines(launched.queue, rejected, launched.source))
+            trial = rejected_trial(flight.trial, self._with_source_lines(flight.queue, rejected, flight.source))
         else:
-            trial = _correct(launched.trial, measured)
-        launched.queue.writer.end(trial)
-        launched.queue.known[launched.source.hash] = trial
-        launched.queue.ended(trial, known=False)
+            trial = _correct(flight.trial, measured)
+        flight.queue.writer.end(trial)
+        flight.queue.known[flight.source.hash] = trial
+        flight.queue.ended(trial, known=False)
 
     def _with_source_lines(self, queue: LayerQueue, rejected: Rejected, source: KernelSource) -> Rejected:
         """Return the rejection with its message referring to lines of the family's own files."""
@@ -320,16 +310,16 @@ def rejected_trial(trial: Trial, rejected: Rejected) -> Trial:
     return replace(trial, outcome=Outcome(rejected.outcome), reason=rejected.reason, message=rejected.message)
 
 
-def _running(flight: _InFlight) -> Trial:
-    source = flight.source
+def running_trial(number: int, config: Config, source: KernelSource, *, render_us: float = 0.0) -> Trial:
+    """Return the trial of a rendered config that has no result yet."""
     return Trial(
-        number=flight.number,
-        config=flight.config,
+        number=number,
+        config=config,
         outcome=Outcome.RUNNING,
         source_hash=source.hash,
         accuracy=source.accuracy,
         deterministic=source.deterministic,
-        phases=Phases(render_us=flight.render_us),
+        phases=Phases(render_us=render_us),
     )
 
 
@@ -344,7 +334,7 @@ def _correct(trial: Trial, measured: Measured) -> Trial:
     )
 
 
-def _identity(one: _InFlight | _Launched) -> tuple[int, str]:
+def _identity(one: _InFlight) -> tuple[int, str]:
     """Return a key that identifies a layer's kernel."""
     return id(one.queue), one.source.hash
 
