@@ -45,11 +45,6 @@ class Rule:
         value = self.holds.expression
         return value if self.limit is None else Expression(f"({value.text}) <= {self.limit}", value.where)
 
-    def met(self, names: Mapping[str, Value]) -> bool:
-        """Return whether the rule holds."""
-        value = self.holds.integer(names)
-        return value <= self.limit if self.limit is not None else bool(value)
-
     def violated(self, names: Mapping[str, Value]) -> str:
         """Return the error, or "" if the rule holds."""
         if self.limit is None:
@@ -76,12 +71,12 @@ class Level:
     def broken(self, names: dict[str, Value]) -> Rule | None:
         """Compute the derived values into `names`, and return the first rule that doesn't hold."""
         for rule in self.before:
-            if not rule.met(names):
+            if rule.violated(names):
                 return rule
         for name, bound in self.derived:
             names[name] = bound.value(names)
         for rule in self.after:
-            if not rule.met(names):
+            if rule.violated(names):
                 return rule
         return None
 

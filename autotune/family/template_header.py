@@ -143,7 +143,10 @@ class HeaderReader:
 
     def conditions(self, key: str, allowed: frozenset[str] | None = None) -> tuple[Condition, ...]:
         """Read a table of `"reason" = "expression"` lines."""
-        table = self.header.table(key, f'expected a table [{key}] with lines "reason" = "expression"')
+        expected = f'expected a table [{key}] with lines "reason" = "expression"'
+        table = self.header.table(key, expected)
+        if "" in table:
+            raise self.error(key, f"{expected}, and a reason is empty")
         return tuple(
             Condition(reason, self.expression(f'{key}."{reason}"', value, allowed))
             for reason, value in table.content.items()

@@ -189,6 +189,10 @@ HEADER_MISTAKES = {
         r"accuracy: 'fp23' is not an accuracy class \(did you mean 'fp32'\?\)",
     ),
     "undeclared in flops": (("[params]", 'flops = "2 * m"\n[params]'), "flops: undeclared name 'm'"),
+    "a condition without a reason": (
+        ('"a block computes at most 512 outputs"', '""'),
+        "constraints: expected a table .* a reason is empty",
+    ),
     "expression of another kind": (('"outputs <= 512"', "[512]"), "constraints.*expected an expression in quotes, got"),
     "fraction as an expression": (
         ('"outputs <= 512"', "0.5"),
