@@ -64,8 +64,10 @@ def build_for_cuda(exported: Exported, into: Path, *, nvcc: Path, cxx: Path, run
 
     def compiled(kernel: SelectedKernel) -> None:
         codes = gencode(exported.archs, kernel.source.program.text)
+        name = f"{kernel.stem}.cu"
+        shutil.copyfile(exported.folder / name, into / name)  # nvcc passes the full path, links resolved, to a shell
         options = [*NVCC_FLAGS, *codes, "-fatbin", "-o", str(into / f"{kernel.stem}.fatbin")]
-        _compile(nvcc, options, exported.folder, kernel, into)
+        _run([str(nvcc), *options, f"./{name}"], into)  # `./`, because the name may begin like an option
 
     _each(compiled, exported)
     return Built(into, _link(exported, into, cxx, _FOR_CUDA if run else _UNUSED), clean())
@@ -91,13 +93,6 @@ def build_for_host(exported: Exported, into: Path, *, cxx: Path, cache: BinaryCa
     environment = clean()
     libraries = [str(into), environment.get("LD_LIBRARY_PATH", "")]  # may have the compiler's C++ library
     return Built(into, library, {**environment, "LD_LIBRARY_PATH": ":".join(filter(None, libraries))})
-
-
-def _compile(nvcc: Path, options: Sequence[str], sources: Path, kernel: SelectedKernel, temporary: Path) -> None:
-    """Compile a copy of a kernel, because nvcc passes the source's full path, with links resolved, to a shell."""
-    name = f"{kernel.stem}.cu"
-    shutil.copyfile(sources / name, temporary / name)
-    _run([str(nvcc), *options, f"./{name}"], temporary, temporary)  # `./`, because the name may begin like an option
 
 
 def _each(compiled: Callable[[SelectedKernel], None], exported: Exported) -> None:
@@ -171,7 +166,7 @@ def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, s
     library = _library(exported, into, cxx, of_library)
     libraries = (f"-L{into}", f"-l{exported.operation.name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
     source = str(exported.folder.resolve() / "selftest.cpp")
-    _run([str(cxx), "-std=c++17", of_test, "-o", str(into / SELF_TEST), source, *libraries], into, into)
+    _run([str(cxx), "-std=c++17", of_test, "-o", str(into / SELF_TEST), source, *libraries], into)
     return library
 
 
@@ -183,19 +178,19 @@ def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Pa
     units = (name, "kernels")
 
     def compiled(unit: str) -> None:
-        _run([str(cxx), *own, "-c", "-o", str(into / f"{unit}.o"), str(folder / f"{unit}.cpp")], into, into)
+        _run([str(cxx), *own, "-c", "-o", str(into / f"{unit}.o"), str(folder / f"{unit}.cpp")], into)
 
     with ThreadPoolExecutor(len(units)) as threads:
         list(threads.map(compiled, units))
     script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, does not allow a comma in a path
     objects = [str(into / f"{unit}.o") for unit in units]
-    _run([str(cxx), "-shared", *script, "-o", str(library), *objects, "-ldl"], into, into)
+    _run([str(cxx), "-shared", *script, "-o", str(library), *objects, "-ldl"], into)
     return library
 
 
-def _run(command: Sequence[str], folder: Path, temporary: Path) -> None:
-    """Run a compiler in a folder. Its temporary files go into another folder, which is removed even after a kill."""
-    environ = {**clean(), "TMPDIR": str(temporary)}
+def _run(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler in a folder, which also gets its temporary files, so that they are removed even after a kill."""
+    environ = {**clean(), "TMPDIR": str(folder)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)
     except OSError as error:

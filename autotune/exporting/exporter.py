@@ -19,13 +19,14 @@ from autotune.exporting.folder import write_folder
 from autotune.exporting.kernel import NVCC_FLAGS, SelectedKernel, kernel_text, never_run, serving
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.operation_context import operation_context
-from autotune.exporting.python_package import named, package_texts, package_words, text_of
+from autotune.exporting.python_package import named, package_texts, package_words
 from autotune.exporting.template_context import golden_context, identifiers, shapes, view_of
 from autotune.family.render import render_words
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
 from autotune.operation.operation import REFERENCE, Operation
 from autotune.resources import shipped
+from autotune.text_file import read_text
 
 COPIED = (
     *("CMakeLists.txt", "conv2d.cpp", "conv2d.map", "loaded.h", "kernel.h", "expression.h"),
@@ -135,7 +136,7 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
     templates = shipped("templates") / "export"
     declared = served[0].problem.operation
     view = operation_context(declared)
-    texts = {named(name, declared): named(text_of(templates / name), declared) for name in COPIED}
+    texts = {named(name, declared): named(read_text(templates / name, StoreError), declared) for name in COPIED}
     if not in_numpy(declared):
         texts[REFERENCE] = f"#pragma once\n{reference_text(declared)}"
     texts |= package_texts(declared)
@@ -156,10 +157,10 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
         "archs": ";".join(map(str, archs)),
         "nvcc_flags": " ".join(NVCC_FLAGS),
     }
-    return texts | {
-        named(name, declared): render_words(named(text_of(templates / f"{name}.j2"), declared), values, f"{name}.j2")
-        for name in RENDERED
-    }
+    for name in RENDERED:
+        text = named(read_text(templates / f"{name}.j2", StoreError), declared)
+        texts[named(name, declared)] = render_words(text, values, f"{name}.j2")
+    return texts
 
 
 def _provenance(served: Sequence[SelectedKernel], archs: Sequence[int]) -> Mapping[str, object]:

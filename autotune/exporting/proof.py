@@ -120,7 +120,7 @@ def prove(
             yield line
     except (BuildError, ProofFailed) as error:
         message = " ".join(str(error).split())
-        _say(exported, "FAILED: do not use this library", message, *lines)
+        write_proof(exported.folder, ("FAILED: do not use this library", message, *lines))
         raise ProofFailed(f"{exported.folder}: failed its proof, see {PROOF}: {message}") from None
     except OSError as error:  # a full temporary folder, or one in which programs cannot run
         raise ToolchainError(
@@ -131,11 +131,7 @@ def prove(
     if exported.untuned:
         lines.append(f"chosen without a run: {', '.join(exported.untuned)}")
         yield lines[-1]
-    _say(exported, f"NOT TUNED: {exported.never_run}" if exported.never_run else proven, *lines)
-
-
-def _say(exported: Exported, *lines: str) -> None:
-    write_proof(exported.folder, lines)
+    write_proof(exported.folder, (f"NOT TUNED: {exported.never_run}" if exported.never_run else proven, *lines))
 
 
 def runs_on(exported: Exported, info: DeviceInfo) -> bool:

@@ -50,11 +50,6 @@ def named(text: str, declared: Operation) -> str:
     return text.replace(CONV2D, declared.name).replace(CONV2D.upper(), declared.name.upper())
 
 
-def text_of(path: Path) -> str:
-    """Read one of the export's templates. Raises StoreError if it can't be read."""
-    return read_text(path, StoreError)
-
-
 def package_texts(declared: Operation) -> dict[str, str]:
     """Return the package's files, from path to contents."""
     package = Path(autotune_runtime.__file__).parent
@@ -62,7 +57,7 @@ def package_texts(declared: Operation) -> dict[str, str]:
     names: Iterable[str] = ANY_OPERATION
     if declared.name in OF_NETWORKS:
         names = (path.name for path in package.iterdir() if path.suffix in (".py", ".json"))
-    texts = {f"{into}/{name}": text_of(package / name) for name in sorted(names)}
+    texts = {f"{into}/{name}": read_text(package / name, StoreError) for name in sorted(names)}
     if declared.name == CONV2D:
         texts |= _OLD_NAMES
     return texts | {f"{into}/declared.py": _declared(declared)}
