@@ -251,8 +251,8 @@ def _rules(study: Table, techniques: set[str]) -> tuple[NamedRule, ...]:
         )
         for side in ("below", "above"):
             if getattr(rule, side) not in techniques:
-                there = ", ".join(techniques) or "none"
-                raise table.error(side, f"no technique named {getattr(rule, side)!r}; there are {there}")
+                known = ", ".join(techniques) or "none"
+                raise table.error(side, f"no technique named {getattr(rule, side)!r}; there are {known}")
         if rule.name in found:
             raise table.error("name", f"{rule.name!r} occurs twice")
         found[rule.name] = rule

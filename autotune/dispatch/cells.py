@@ -186,7 +186,7 @@ def _start(
     for config in wanted:
         if config in row.times_us or run.stopping():
             continue
-        while not pipeline.has_room:
+        while not pipeline.can_start:
             pipeline.advance()
         pipeline.start(queue, log.take_number(), config, DISPATCH)
     return queue, log

@@ -44,7 +44,7 @@ from autotune.trial import Config
 
 EVIDENCE = 3
 """Number of left-out layers needed to show that the default should come first."""
-UNIT = 1000
+BEST_TIME = 1000
 """The relative time, before squaring, of a kernel as fast as a layer's best kernel."""
 
 
@@ -85,7 +85,7 @@ def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
     names = (*kernel_names([matrix.configs[kernel] for kernel in kernels]), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(PROPERTIES, columns, strict=True))
-    squares = (UNIT * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
+    squares = (BEST_TIME * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
     relative_times = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
     return Plan(kernels, names, properties, FASTEST, tuple(known), relative_times)
 

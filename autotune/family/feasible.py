@@ -124,8 +124,8 @@ class Tree:
                 continue
             step = max(1, chunk // len(self._params[depth].values))
             if len(rows) > step:
-                pieces = [np.arange(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
-                waiting += [(rows[some], columns.take(some)) for some in reversed(pieces)]
+                chunks = [np.arange(start, min(start + step, len(rows))) for start in range(0, len(rows), step)]
+                waiting += [(rows[some], columns.take(some)) for some in reversed(chunks)]
                 continue
             rows, columns = self._grown(rows, columns)
             visited += len(rows)

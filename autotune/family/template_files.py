@@ -60,8 +60,8 @@ def template_files(directories: Sequence[Path] = (), more: Sequence[Operation] =
     files: dict[str, FamilyFile] = {}
     for file in found:
         if file.name in files:
-            there = files[file.name].path
-            raise TemplateError(f"{file.path}: a family named {file.name!r} exists already in {there}; rename the file")
+            other = files[file.name].path
+            raise TemplateError(f"{file.path}: a family named {file.name!r} exists already in {other}; rename the file")
         if not file.name.startswith("_") and file.name != "dispatch":
             files[file.name] = file
     return files

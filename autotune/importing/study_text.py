@@ -39,14 +39,14 @@ def named_layers(networks: Sequence[Findings]) -> tuple[NamedLayer, ...]:
     If there are several, names end in the batch size, such as conv1-n8.
     """
     layers: list[NamedLayer] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for found in networks:
         same: dict[Problem, list[Fused]] = {}
         for each in found.fused:
             same.setdefault(each.problem, []).append(each)
         for problem, those in same.items():
             ending = f"-n{found.images}" if len(networks) > 1 else ""
-            name = unused_name(plain_name(those[0].label) or found.op, taken, ending + those[0].ending)
+            name = unused_name(plain_name(those[0].label) or found.op, used, ending + those[0].ending)
             share = len(those) * problem.flops / found.flops
             fused = dict.fromkeys(", ".join(each.parts) for each in those if each.parts)
             layers.append(NamedLayer(name, problem, tuple(each.label for each in those), share, tuple(fused)))

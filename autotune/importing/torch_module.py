@@ -227,8 +227,8 @@ def _module(source: str, where: str) -> ModuleType:
             f"{source}: no module named {error.name}; install it, or give a file as my_module.py:build"
         ) from None
     except Exception as error:  # noqa: BLE001 - the module's own code runs, which may raise anything
-        said = plain(f"{type(error).__name__}: {error}", 300)
-        raise ModelError(f"{source}: {where} cannot be imported: {said}") from None
+        message = plain(f"{type(error).__name__}: {error}", 300)
+        raise ModelError(f"{source}: {where} cannot be imported: {message}") from None
 
 
 def _file_module(source: str, path: Path) -> ModuleType:

@@ -305,15 +305,15 @@ class _Reader:
 
     def check_names(self) -> None:
         """Check that sizes, words, parts of words and derived values have distinct names that are valid in C++."""
-        taken = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
+        owners = dict.fromkeys(FUNCTIONS, "a function") | {"device": "the device in headers"}
         parts = [self.section("parts").table(name, "") for name in self.section("parts").content]
         for table in (*map(self.section, ("sizes", "words", "derived")), *parts):
             for name in table.content:
                 if not is_name(name):
                     raise table.error(name, what_is_wrong(name))
-                if name in taken:
-                    raise table.error(name, f"{taken[name]} has this name; choose another one")
-                taken[name] = f"another in [{table.key}]"
+                if name in owners:
+                    raise table.error(name, f"{owners[name]} has this name; choose another one")
+                owners[name] = f"another in [{table.key}]"
         for name in self.section("parts").content:
             if name in self.section("sizes"):
                 raise self.section("parts").error(name, "a size has this name; choose another one")
@@ -321,12 +321,12 @@ class _Reader:
     def check_arrays(self, arrays: Sequence[ArrayTemplate], runtime: Sequence[str]) -> None:
         """Check that the arrays' argument names are distinct, and that the leading size can only be the first axis."""
         independent = self.table.flag("independent", default=True)
-        leading, taken = runtime[0], {*runtime, *RESERVED, *_OF_ARGUMENTS}
+        leading, names = runtime[0], {*runtime, *RESERVED, *_OF_ARGUMENTS}
         for index, array in enumerate(arrays):
             key = f"array[{index}] ({array.name})"
-            if array.name in taken:
+            if array.name in names:
                 raise self.table.error(f"{key}.name", "another argument has this name")
-            taken.add(array.name)
+            names.add(array.name)
             if independent and not all(_first_or_not(extents, leading) for extents in array.shapes.values()):
                 what = f"{leading}, the run-time size, is not its first axis; put it there, or say independent = false"
                 raise self.table.error(f"{key}.shape", what)

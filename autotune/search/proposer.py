@@ -76,7 +76,7 @@ class Proposer:
         if not len(correct):
             return min(open_families, key=lambda family: counts[family.number]).farthest(rng)
         scale = Scale.of(correct, state.least)
-        modelled = [family for family in open_families if family in due or family.told >= MODELLED_FROM]
+        modelled = [family for family in open_families if family in due or family.observed >= MODELLED_FROM]
         proposals = [family.propose(scale, rng) for family in self._looked_at(modelled, due, counts)]
         best = max(proposals, key=lambda proposal: proposal.gain)
         self.gain = float(-np.expm1(-np.exp(best.gain) * scale.unit))
@@ -96,10 +96,10 @@ class Proposer:
             family = self._state.family_of(observation.index)
             best[family] = min(best[family], observation.value)
         log_times = best[[family.number for family in families]]
-        told = np.isfinite(log_times)
-        if not told.any():
+        observed = np.isfinite(log_times)
+        if not observed.any():
             return families
-        behind = np.where(told, np.expm1(np.where(told, log_times, 0.0) - log_times.min()), 0.0)
+        behind = np.where(observed, np.expm1(np.where(observed, log_times, 0.0) - log_times.min()), 0.0)
         waits = np.minimum(behind, PATIENCE) * len(families) * np.array([counts[each.number] for each in families])
         return [family for family, least in zip(families, waits, strict=True) if sum(counts) >= least]
 
@@ -116,7 +116,7 @@ class Proposer:
         """Whether all first configs have been asked for, but some family has too few results for a model."""
         counts = self._counts()
         families = self._due(self._open_families(), counts)
-        self._unknown = self._unknown and any(family.told < MODELLED_FROM for family in families)
+        self._unknown = self._unknown and any(family.observed < MODELLED_FROM for family in families)
         return self._unknown and all(counts[family.number] >= self._first for family in families)
 
     def _open_families(self) -> list[_Family]:
@@ -125,8 +125,8 @@ class Proposer:
 
     def _counts(self) -> list[int]:
         """Return the number of configs of each family that were asked for or told."""
-        taken = [observation.index for observation in self._state.observations] + self._state.pending
-        return [sum(1 for index in taken if self._state.family_of(index) == f.number) for f in self._families]
+        proposed = [observation.index for observation in self._state.observations] + self._state.pending
+        return [sum(1 for index in proposed if self._state.family_of(index) == f.number) for f in self._families]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ class _Family:
         self._surrogate = Surrogate(self._features.metric)
 
     @property
-    def told(self) -> int:
+    def observed(self) -> int:
         """The number of configs with a known outcome."""
-        return len(self._told()[0])
+        return len(self._observed()[0])
 
     def first(self, rng: np.random.Generator) -> int:
         """Draw free rows that leave little of the device idle, and return the one farthest from all rows asked for."""
@@ -167,16 +167,16 @@ class _Family:
         return self._farthest(self._free(), rng)
 
     def _farthest(self, rows: Ints, rng: np.random.Generator) -> int:
-        taken = self._taken()
+        proposed = self._proposed()
         draw = rows[rng.integers(len(rows), size=SPREAD_FROM)]
-        if not len(taken) or not self._features.width:
+        if not len(proposed) or not self._features.width:
             return self._offset + int(draw[0])
-        nearest = self._features.apart(draw, taken).min(axis=1)
+        nearest = self._features.apart(draw, proposed).min(axis=1)
         return self._offset + int(draw[int(np.argmax(nearest))])
 
     def propose(self, scale: Scale, rng: np.random.Generator) -> Proposal:
         """Propose the row with the largest expected improvement times chance of success."""
-        rows, log_times = self._told()
+        rows, log_times = self._observed()
         correct = np.isfinite(log_times)
         good = rows[correct]
         draw = self._draw(good, log_times[correct], rng)
@@ -218,11 +218,11 @@ class _Family:
         rows = [i - self._offset for i in self._state.pending if self._state.family_of(i) == self.number]
         return np.array(rows, dtype=np.int64)
 
-    def _taken(self) -> Ints:
-        return np.append(self._told()[0], self._pending())
+    def _proposed(self) -> Ints:
+        return np.append(self._observed()[0], self._pending())
 
-    def _told(self) -> tuple[Ints, Floats]:
+    def _observed(self) -> tuple[Ints, Floats]:
         """Return the rows and log times of this family's trials, in the order they were told."""
-        told = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
-        rows = np.array([o.index - self._offset for o in told], dtype=np.int64)
-        return rows, np.array([o.value for o in told], dtype=np.float64)
+        observed = [o for o in self._state.observations if self._state.family_of(o.index) == self.number]
+        rows = np.array([o.index - self._offset for o in observed], dtype=np.int64)
+        return rows, np.array([o.value for o in observed], dtype=np.float64)

@@ -101,7 +101,7 @@ class Pipeline:
         sys.setswitchinterval(self._switch_s)
 
     @property
-    def has_room(self) -> bool:
+    def can_start(self) -> bool:
         """Whether to start another config now."""
         return self.under_way < self._evaluator.ahead
 
@@ -123,7 +123,7 @@ class Pipeline:
         """Return the number of this layer's configs under way."""
         return sum(one.queue is queue for one in self._all)
 
-    def supplies(self, queue: LayerQueue) -> bool:
+    def has_enough(self, queue: LayerQueue) -> bool:
         """Return whether a layer has enough pending configs to keep the devices busy until another one is compiled."""
         return self.of(queue) >= 2 * self._capacity
 

@@ -107,10 +107,10 @@ class Schedule:
 
     def _next(self) -> TunedLayer | None:
         """Return the layer that should begin or start a config now, or None if there is no capacity."""
-        if self._must_wait() or not self._pipeline.has_room:
+        if self._must_wait() or not self._pipeline.can_start:
             return None
         open_layers = [tuned for tuned in self._open if not tuned.stopped or not tuned.begun]
-        ready = [tuned for tuned in open_layers if tuned.begun and tuned.has_room(self._pipeline)]
+        ready = [tuned for tuned in open_layers if tuned.begun and tuned.can_start(self._pipeline)]
         waiting = [tuned for tuned in open_layers if not tuned.begun]
         if not self._shared:
             return min((*ready, *waiting[:1]), key=self._layers.index, default=None)

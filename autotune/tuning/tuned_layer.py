@@ -166,13 +166,13 @@ class TunedLayer:
         """Return the number of started configs without a result."""
         return pipeline.of(self._queue) if self._queue else 0
 
-    def has_room(self, pipeline: Pipeline) -> bool:
+    def can_start(self, pipeline: Pipeline) -> bool:
         """Return whether to start another config before a pending one has ended."""
-        if self._queue is None or not pipeline.has_room:
+        if self._queue is None or not pipeline.can_start:
             return False
         if pipeline.of(self._queue) >= max(1, self.study.trials // SHARE):
             return False
-        return not pipeline.supplies(self._queue) or not self.search.is_random
+        return not pipeline.has_enough(self._queue) or not self.search.is_random
 
     def ask(self, pipeline: Pipeline) -> None:
         """Start the next config or, if there is none, set `stopped` to the reason."""
