@@ -14,6 +14,7 @@ from typing import cast
 from autotune.checking.check import CheckRow
 from autotune.checking.other_sizes import axes
 from autotune.errors import TemplateError
+from autotune.family.template import KernelTemplate
 from autotune.measurement.bounds import allowed_error
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.operation.declarations import SCALAR
@@ -89,6 +90,17 @@ def _too_many_products(problems: Sequence[Problem]) -> list[str]:
 
 def _products_per_flop(problem: Problem) -> float:
     return problem.reduction * sum(output.elements for output in problem.outputs) / max(1, problem.flops)
+
+
+def lone_scratch(family: KernelTemplate) -> list[str]:
+    """Return warnings about scratch memory that a single stage takes, so that it may contain a result."""
+    stages = (*family.prepare, *family.stages)
+    return [
+        f"warning: {family.path}: a single stage takes the scratch memory {array.name}, which nothing compares: "
+        'if it is a result, give it role = "out"'
+        for array in family.operation.arrays
+        if array.role == "scratch" and sum(array.name in stage.args for stage in stages) == 1
+    ]
 
 
 def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:

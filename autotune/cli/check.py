@@ -19,7 +19,7 @@ from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck, Stopwatch, checker_of, hint_at_reference
 from autotune.checking.coverage import Coverage, coverage, in_common
-from autotune.checking.dependence import doubtful_declarations, loose_tolerance
+from autotune.checking.dependence import doubtful_declarations, lone_scratch, loose_tolerance
 from autotune.checking.problem_features import problem_features
 from autotune.checking.sanitize import ALL_TOOLS, HOST_CHECK
 from autotune.checking.sanitized import sampled, sanitized, summary
@@ -130,6 +130,7 @@ def check(
         show(rows, _COLUMNS, style)
     reported = [f"Chosen with --seed {seed}", *_coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)]
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
+    reported += lone_scratch(family)
     reported += loose_tolerance([row for row in rows if row.outcome == Outcome.CORRECT])
     reported += [
         f"warning: {family.path}: [supports] holds for {large.bound.problem}, but {large.why_not}"

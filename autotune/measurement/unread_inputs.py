@@ -6,12 +6,14 @@ large compared to the outputs.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from autotune.measurement.numpy_reference import Doubles, given_data, numpy_reference
+from autotune.measurement.test_data import edged
 from autotune.operation.declarations import DRAWN, Array
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
 from autotune.operation.storage_types import FLOATS, TYPES
@@ -22,6 +24,8 @@ ALLOWED = 2.0**-8
 _NARROW = 1 << 15  # smaller numbers fit into 16 bits
 _LEAST_EXTENT = 2  # minimum extent of an axis for changing only its last position
 _DRAWS = 8  # number of draws of all inputs after which an unchanged output element counts as independent of them
+_OFFSET = 100.0  # added to numbers with a spread of about 1
+_HARDLY = 1e-3  # maximum change by the offset, relative to the change by other data, for an output without the mean
 _MOST_ELEMENTS = 1 << 16  # maximum number of an output's elements to compare
 
 
@@ -50,6 +54,11 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
     ]
     if not declared.bounds.nan_propagates and any(map(_spreads_nan, problems)):
         warnings.append(f'{file}: errors: kernels that lose a NaN pass; if they must not, declare nan = "propagates"')
+    warnings += [
+        f"{file}: {name} hardly changes if all {array} grow by {_OFFSET:g}, and no test data are that far from zero: "
+        f'kernels that lose digits there pass; give {array} fill = "uniform" and between = [120, 128]'
+        for array, name in dict.fromkeys(itertools.chain.from_iterable(map(_unshifted, problems)))
+    ]
     for output, unreached, size in _reach(problems):
         if unreached and output.name in changing:
             warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
@@ -160,6 +169,29 @@ def _unread_ends(problems: Sequence[Problem]) -> list[tuple[str, str]]:
                 pairs = zip(before, after, strict=True)
                 affects[array.name, axis] = any(not np.array_equal(one.value, other.value) for one, other in pairs)
     return [key for key, found in affects.items() if not found]
+
+
+def _unshifted(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Yield each input near zero, and output from which the input's mean is subtracted.
+
+    If a kernel computes a variance as E[x^2] - E[x]^2, for example, it loses digits only on numbers far from zero.
+    """
+    if problem.operation.bounds.model != "tolerance" or any(edges.mean for edges in edged(problem)):
+        return
+    data, others = _draw(problem, 0), _draw(problem, 1)
+    before = numpy_reference(problem, data)
+    for array in problem.filled:
+        near = array.fill == "normal" or (array.fill == "uniform" and abs(array.low + array.high) < _OFFSET)
+        if not (near and array.grows and array.dtype in FLOATS):
+            continue
+        name = array.name
+        redrawn, moved = (
+            numpy_reference(problem, {**data, name: own}, finite=False) for own in (others[name], data[name] + _OFFSET)
+        )
+        for first, other, far in zip(before, redrawn, moved, strict=True):
+            by_draw, by_offset = (float(np.abs(each.value - first.value).max()) for each in (other, far))
+            if by_offset < _HARDLY * by_draw:
+                yield name, first.output.name
 
 
 def _spreads_nan(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from autotune.api.starter import new_operation
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
-from autotune.checking.dependence import doubtful_declarations, loose_tolerance
+from autotune.checking.dependence import doubtful_declarations, lone_scratch, loose_tolerance
 from autotune.errors import AutotuneError
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.template_files import load_template
@@ -119,6 +119,14 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         (('name = "ordered"\nrole = "out"', 'name = "ordered"\nrole = "scratch"'),),
         "reference returns",
     ),
+    ("gathered", "a result that the reference lacks as scratch"): Defect(
+        (
+            ('name = "total"\nrole = "out"', 'name = "total"\nrole = "scratch"'),
+            ("(x.sum(axis=1), abs(x).sum(axis=1)), (ordered, abs(ordered))", "ordered, abs(ordered)"),
+        ),
+        "a single stage takes the scratch memory total",
+        "warning",
+    ),
     ("gathered", "scratch as an output"): Defect(
         (('name = "partial"\nrole = "scratch"', 'name = "partial"\nrole = "out"'),), "expected a tuple of"
     ),
@@ -186,6 +194,11 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         ),
         "numbers around 100",
         "row",
+    ),
+    ("softmax", "inputs of a narrow range near zero"): Defect(
+        (("integers = [-200, 200]", 'fill = "uniform"\nbetween = [-1, 1]\nintegers = [-8, 8]'),),
+        "y hardly changes if all x grow by 100",
+        "warning",
     ),
     ("softmax", "a tolerance of 1 %"): Defect((("rtol = 1e-5", "rtol = 0.01"),), "so kernels pass that are", "warning"),
     ("softmax", "a tolerance of 20 %, and outputs that are 10 % too large"): Defect(
@@ -297,6 +310,7 @@ def said(family: Path, evaluator: DeviceEvaluator) -> Iterator[str]:
         plan = CasePlan(load_template(family), evaluator.info)
         rows = list(FamilyCheck(plan, evaluator).rows(most=_CASES))
         yield from (f"row: {row.message}" for row in rows)
+        yield from lone_scratch(plan.template)
         yield from loose_tolerance([row for row in rows if row.outcome == "correct"])
         yield from doubtful_declarations([subject.bound.problem for subject in plan.subjects])
     except AutotuneError as error:
