@@ -6,6 +6,8 @@
 
 #include "_ptx_tma_5d.cuh"
 
+#include "_staged_channels_sm90.cuh"
+
 constexpr int SEGMENT = 32, SEGMENTS = TILE_N / SEGMENT, ROW_SEGMENTS = (ROW_Q + SEGMENT - 1) / SEGMENT;
 
 // The channel of eight that is at a place in depth. A lane's two channels are neighbours, so that the four lanes of a pixel read rows 0, 2, 4
@@ -172,17 +174,7 @@ __device__ __forceinline__ void store(const float (&sums)[BLOCKS][TILE_M / 8][4]
         staged += group * (STAGED_K * STAGED_PITCH);
 #pragma unroll
         for (int first = 0; first < TILE_M; first += STAGED_K) {
-            sync_threads<128>(1 + group);
-#pragma unroll
-            for (int i = 0; i < STAGED_K / 4; ++i) {
-                const int channel = i / 2 * 8 + lane % 4 * 2 + i % 2;
-#pragma unroll
-                for (int row = 0; row < 2 * BLOCKS; ++row) {
-                    const int pixel = in_group + vector_pixel(row / VECTOR, lane) + row % VECTOR;
-                    staged[channel * STAGED_PITCH + pixel] = sums[row / 2][first / 8 + i / 2][row % 2 * 2 + i % 2];
-                }
-            }
-            sync_threads<128>(1 + group);
+            stage_channels(sums, staged, group, first, lane, [&](int row) { return in_group + vector_pixel(row / VECTOR, lane) + row % VECTOR; });
             store_rows(staged, y, z, bias, tile * SEGMENTS + group * (GROUP_PIXELS / SEGMENT), segments, k + first, in_group / (16 * BLOCKS), lane);
         }
     }

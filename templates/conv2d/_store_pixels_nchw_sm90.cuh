@@ -4,6 +4,8 @@
 
 #include "_epilogue_nchw_sm90.cuh"
 
+#include "_staged_channels_sm90.cuh"
+
 // Stores a tile's outputs, of the output channels from k on, STAGED_K channels at a time: the runs of a channel that are of one image.
 __device__ __forceinline__ void store(const float (&sums)[BLOCKS][TILE_M / 8][4], float* staged, float* y, const float* z, const float* bias, int tile,
                                       int first_pixel, int k, int lane, int n) {
@@ -13,16 +15,7 @@ __device__ __forceinline__ void store(const float (&sums)[BLOCKS][TILE_M / 8][4]
     staged += group * (STAGED_K * STAGED_PITCH);
 #pragma unroll
     for (int first = 0; first < TILE_M; first += STAGED_K) {
-        sync_threads<128>(1 + group);
-#pragma unroll
-        for (int i = 0; i < STAGED_K / 4; ++i) {
-            const int channel = i / 2 * 8 + lane % 4 * 2 + i % 2;
-#pragma unroll
-            for (int row = 0; row < 2 * BLOCKS; ++row) {
-                staged[channel * STAGED_PITCH + in_group + row * 8 + lane / 4] = sums[row / 2][first / 8 + i / 2][row % 2 * 2 + i % 2];
-            }
-        }
-        sync_threads<128>(1 + group);
+        stage_channels(sums, staged, group, first, lane, [&](int row) { return in_group + row * 8 + lane / 4; });
 #pragma unroll 1
         for (int channel = warp; channel < STAGED_K && k + first + channel < K; channel += 4) {
             const float channel_bias = EPILOGUE::HAS_BIAS ? bias[k + first + channel] : 0.0f;
