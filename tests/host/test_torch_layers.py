@@ -144,6 +144,28 @@ class PaddingToFours(Padding):
         return self.conv(functional.pad(x, (0, -x.shape[3] % 4, 0, -x.shape[2] % 4)))
 
 
+class Upsampled(nn.Module):
+    """The same filters for images and for upsampled ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.conv(functional.interpolate(x, scale_factor=2.0)), self.conv(x)
+
+
+@torch.no_grad()
+def test_filters_that_a_kernel_needs_in_another_form_are_kept_for_other_operators() -> None:
+    network, x = Upsampled().eval(), torch.randn(2, 3, 5, 6)
+    found = read_network(network, x)
+    first, _ = found.layers
+    assert first.module is not None
+    (part,) = found.parts
+    part.take(first, first.problems[0], first.module.tuned("bias", "no library, so PyTorch computes it"))
+    torch.testing.assert_close(found.finish()(x), network(x))
+
+
 def test_padding_that_depends_on_the_size_is_not_a_convolutions() -> None:
     network = PaddingToFours().eval()
     found = read_network(network, (torch.ones(2, 3, 13, 13),))
