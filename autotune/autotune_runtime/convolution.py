@@ -136,16 +136,6 @@ class Problem(_OfConvolution):
         return "conv2d" if len(of.w) == 4 and of.before == of.after and self.prologue == "none" else "conv"
 
     @property
-    def cache(self) -> Shape:
-        """The shape of the frames before x, empty if there are none."""
-        return (*self.geometry.x[:2], self.cache_d, *self.geometry.x[3:]) if self.cache_d else ()
-
-    @property
-    def scale(self) -> Shape:
-        """The shape of the prologue's factors, empty if there are none."""
-        return () if self.prologue == "none" else (*self.geometry.x[:2], *(1,) * len(self.geometry.axes))
-
-    @property
     def arguments(self) -> dict[str, int | str]:
         """The operation's words except for the dtype, and the sizes that the shapes of x and w don't determine."""
         of = self.geometry
@@ -175,8 +165,11 @@ class Problem(_OfConvolution):
 
     @property
     def inputs(self) -> tuple[Shape, ...]:
-        """The shapes of the input tensors: the images, and the frames before them if there are any."""
-        return (self.x, self.cache) if self.cache_d else (self.x,)
+        """The shapes of the input tensors: the images, the frames before them and the prologue's factors, if any."""
+        n, c, *sizes_of_x = self.x
+        frames = ((n, c, self.cache_d, *sizes_of_x[1:]),) if self.cache_d else ()
+        factors = () if self.prologue == "none" else ((n, c, *(1 for _ in sizes_of_x)),)
+        return (self.x, *frames, *factors)
 
     @property
     def layout(self) -> str:

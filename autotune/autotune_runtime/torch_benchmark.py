@@ -86,13 +86,11 @@ class Arrays:
     """A pass's inputs: images, PyTorch's layer, the tuned layer with the same weights, and the residual."""
 
     x: Tensor
-    joined: tuple[Tensor, ...]
-    """all inputs of a concatenation or a gate except the first"""
+    others: tuple[Tensor, ...]
+    """the problem's other inputs, such as all tensors of a concatenation except the first"""
     layer: Convolution | Plain
     tuned: nn.Module
     z: Tensor
-    before: tuple[Tensor | None, ...]
-    """for a convolution: the frames before the images, and the factors of the prologue"""
 
 
 Pass: TypeAlias = Callable[[Arrays], Tensor]
@@ -109,7 +107,7 @@ def race(
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), **_rivals(work)}
     if not agree(contenders["tuned"](first), expected):
         return None
-    each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.joined, *layer.parameters(), expected, first.z))
+    each_bytes = sum(tensor.nbytes for tensor in (first.x, *first.others, *layer.parameters(), expected, first.z))
     return timed(contenders, first, partial(_arrays, work, layer, library), each_bytes, device, runtime, effort)
 
 
@@ -126,12 +124,12 @@ def race_apart(
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
-        cache, factors = arrays.before
-        if cache is None:
-            x, z = inner(arrays.x, factors), arrays.z
+        (other,), z = arrays.others, arrays.z
+        if layer.problem.cache_d:
+            x, z = inner(other.squeeze(2), arrays.x.squeeze(2)), z.squeeze(2) if work.residual else z
         else:
-            x, z = inner(cache.squeeze(2), arrays.x.squeeze(2)), arrays.z.squeeze(2) if work.residual else arrays.z
-        return _tuned(rest, replace(arrays, x=x, tuned=alone, z=z, before=()))
+            x = inner(arrays.x, other)
+        return _tuned(rest, replace(arrays, x=x, others=(), tuned=alone, z=z))
 
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), "kernels for each": apart}
     each_bytes = 2 * first.x.nbytes + apart(first).nbytes + first.z.nbytes
@@ -195,32 +193,27 @@ def _arrays(work: Work, layer: Convolution | Plain, library: str | Path | None =
     if isinstance(own, Convolution):
         weight = own.weight.data
         own.weight.data = weight.contiguous(memory_format=formats.get(weight.dim(), torch.contiguous_format))
-    shapes = (of.x,) if isinstance(of, Problem) else of.inputs
     memory_format = formats.get(len(of.x), torch.contiguous_format)
     options = {"dtype": STORED[of.dtype], "device": layer.device, "memory_format": memory_format}
-    x, *joined = (torch.empty(shape, **options).normal_() for shape in shapes)
-    z, before = torch.empty(0), tuple[Tensor | None, ...]()
-    if isinstance(of, Problem):
-        before = tuple(torch.empty(shape, **options).normal_() if shape else None for shape in (of.cache, of.scale))
+    x, *others = (torch.empty(shape, **options).normal_() for shape in of.inputs)
+    z = torch.empty(0)
     if work.residual:
-        z = torch.empty_like(own(x, *before), memory_format=memory_format).normal_()
-    if library is None:
-        return Arrays(x, tuple(joined), own, own, z, before)
-    return Arrays(x, tuple(joined), own, own.tuned(of.epilogue, library), z, before)
+        z = torch.empty_like(own(x, *others), memory_format=memory_format).normal_()
+    return Arrays(x, tuple(others), own, own if library is None else own.tuned(of.epilogue, library), z)
 
 
 def _tuned(work: Work, arrays: Arrays) -> Tensor:
     """Run the tuned layer, followed by PyTorch's kernels for operators that it doesn't fuse."""
     kernel = work.kernel
-    given = (arrays.x, arrays.z if kernel.has_residual else None, *arrays.before)
-    y: Tensor = arrays.tuned(*given) if isinstance(kernel, Problem) else arrays.tuned(arrays.x, *arrays.joined)
+    z = (arrays.z if kernel.has_residual else None,) if isinstance(kernel, Problem) else ()
+    y: Tensor = arrays.tuned(arrays.x, *z, *arrays.others)
     added = work.residual and not kernel.has_residual
     return _followed(y, arrays.z if added else None, "" if kernel.activation else work.activation)
 
 
 def _separate(work: Work, arrays: Arrays) -> Tensor:
     """Run the network's own operators, in place if possible."""
-    y = arrays.layer(arrays.x, *arrays.before, *arrays.joined)
+    y = arrays.layer(arrays.x, *arrays.others)
     return _followed(y, arrays.z if work.residual else None, work.activation)
 
 
@@ -234,7 +227,7 @@ def _then_one_kernel(work: Work, arrays: Arrays) -> Tensor:
     Compiling that kernel would take longer than all races, so it is replaced by a PyTorch operator with the same reads
     and writes. The result therefore lacks the bias and, after a residual, the activation.
     """
-    y = arrays.layer.with_bias(arrays.layer.prepared(arrays.x, *arrays.before), None)
+    y = arrays.layer.with_bias(arrays.layer.prepared(arrays.x, *arrays.others), None)
     return y.add_(arrays.z) if work.residual else activated(y, work.activation)
 
 

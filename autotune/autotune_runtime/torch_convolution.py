@@ -131,18 +131,18 @@ class Convolution(nn.Module):
         self._operation, self._arguments = problem.operation, problem.arguments
         self.eval()
 
-    def forward(
-        self,
-        input: Tensor,  # noqa: A002 - as in PyTorch's convolutions
-        cache: Tensor | None = None,
-        scale: Tensor | None = None,
-    ) -> Tensor:
-        """Compute y [N, K, ...] from x [N, C, ...], the frames before x and the factors of its channels."""
-        return self.with_bias(self.prepared(input, cache, scale), self.bias)
+    def forward(self, input: Tensor, *others: Tensor) -> Tensor:  # noqa: A002 - as in PyTorch's convolutions
+        """Compute y [N, K, ...] from the tensors described by `problem.inputs`, the first of which is x [N, C, ...]."""
+        return self.with_bias(self.prepared(input, *others), self.bias)
 
-    def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:
+    def prepared(self, x: Tensor, *others: Tensor) -> Tensor:
         """Return the tensor that the filters are applied to."""
-        return prepared(x, cache, scale, None, self.problem.prologue)
+        return prepared(x, *self.optional(others), None, self.problem.prologue)
+
+    def optional(self, others: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """Return the frames before x and the factors of its channels, if the problem has them."""
+        given = iter(others)
+        return next(given) if self.problem.cache_d else None, next(given, None)
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve an input returned by `prepared`, with this bias."""
@@ -197,10 +197,9 @@ class JoinedConvolution(Convolution):
     The tensors are [N, C, 1, H, W], and the filters [K, 2 C, R, S].
     """
 
-    def prepared(self, x: Tensor, cache: Tensor | None, scale: Tensor | None) -> Tensor:  # noqa: ARG002 - never a scale
-        """Concatenate the images, the first of which are `cache`."""
-        assert cache is not None  # noqa: S101 - the problem has a cache
-        return torch.cat((cache, x), 1)
+    def prepared(self, x: Tensor, *others: Tensor) -> Tensor:
+        """Concatenate the two tensors. The frame in front of x comes first."""
+        return torch.cat((*others, x), 1)
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Compute y [N, K, 1, P, Q] with this bias."""
@@ -229,9 +228,9 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
 class TunedConvolution(Convolution):
     """A convolution computed by a library's kernels, or by PyTorch for shapes without a kernel.
 
-    If the problem has a residual, the module takes it as the second argument and adds it before the activation. The
-    third argument is the frames before a video, and the fourth the factors of each image's channels [N, C, 1, ...]. The
-    operator chooses a kernel in the first call with a given shape. PyTorch computes images on another type of device,
+    If the problem has a residual, the module takes it as the second argument and adds it before the activation. Further
+    arguments are the frames before a video, or the factors of each image's channels [N, C, 1, ...]. The operator
+    chooses a kernel in the first call with a given shape. PyTorch computes images on another type of device,
     and all images once the filters have been cast to another dtype (`network.half()`). The module notices when
     parameters change in place or through `load_state_dict`, but not through `.data`.
     """
@@ -245,18 +244,13 @@ class TunedConvolution(Convolution):
         self._dtype = conv.weight.dtype
         self._call = Call(str(library), tuple(problem.arguments.items()), torch_shapes=True, choice=choice).text
 
-    def forward(  # type: ignore[override] # a residual, which a plain convolution does not take, comes first
-        self,
-        input: Tensor,  # noqa: A002
-        z: Tensor | None = None,
-        cache: Tensor | None = None,
-        scale: Tensor | None = None,
-    ) -> Tensor:
-        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...], the frames before x and the factors."""
+    def forward(self, input: Tensor, z: Tensor | None = None, *others: Tensor) -> Tensor:  # noqa: A002
+        """Compute y [N, K, ...] from x [N, C, ...], the residual z [N, K, ...] and the problem's other inputs."""
         x, own = input, self._parameters
         weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
+        cache, scale = self.optional(others) if others else (None, None)
         factors = None if scale is None else scale.flatten(1)
         if not torch.compiler.is_dynamo_compiling():
             y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache, factors, None), (weight, bias))
@@ -264,24 +258,15 @@ class TunedConvolution(Convolution):
                 return y
         if self._call and weight.dtype == self._dtype and CONVOLUTION.runtime_of(x.device) is not None:
             return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, factors, None, self._call))
-        return self.by_pytorch(x, z, cache, scale)
+        return self.by_pytorch(x, z, *others)
 
-    def by_pytorch(
-        self, x: Tensor, z: Tensor | None = None, cache: Tensor | None = None, scale: Tensor | None = None
-    ) -> Tensor:
+    def by_pytorch(self, x: Tensor, z: Tensor | None = None, *others: Tensor) -> Tensor:
         """Compute the same result with PyTorch's operators."""
-        plain = self.with_bias(self.prepared(x, cache, scale), self.bias)
+        plain = self.with_bias(self.prepared(x, *others), self.bias)
         return activated(plain if z is None else plain + z, self.problem.activation)
 
     def error(
-        self,
-        x: Tensor,
-        z: Tensor | None = None,
-        cache: Tensor | None = None,
-        scale: Tensor | None = None,
-        *,
-        y: Tensor,
-        bounds: tuple[float, float],
+        self, x: Tensor, z: Tensor | None = None, *others: Tensor, y: Tensor, bounds: tuple[float, float]
     ) -> float:
         """Return the largest error in results y as a fraction of the allowed error.
 
@@ -291,9 +276,8 @@ class TunedConvolution(Convolution):
         """
         of = self.problem.geometry
         pixels = chosen_pixels(y, self.weight, of.groups)
-        exact, size, left = sums(
-            self.prepared(x if scale is None else x.float(), cache, scale), self.weight, pixels, of
-        )
+        scaled = x if self.problem.prologue == "none" else x.float()
+        exact, size, left = sums(self.prepared(scaled, *others), self.weight, pixels, of)
         for added in (self.bias, None if z is None else at_pixels(z, pixels)):
             if added is not None:
                 exact, size = exact.add_(added), size.add_(added.abs())

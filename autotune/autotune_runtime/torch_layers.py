@@ -194,8 +194,8 @@ class LayerGraph:
             gone += self._nodes(fused.folded)
         if fused is not None and problem.activation:
             gone += self._nodes(fused.activated)
-        if before and isinstance(problem, Problem):  # the frames follow the residual, and the factors follow the frames
-            given = [*given, *[None] * ((2 if problem.cache_d else 3) - len(given)), *before]
+        if before and isinstance(problem, Problem):  # they follow the residual
+            given = [*given, *[None] * (2 - len(given)), *before]
         with nodes.inserting_before(at):
             if layer.is_linear:
                 x, *z = given
