@@ -268,6 +268,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
         reader = graph.writers[tensor]
         operator, of = graph.operators[reader], problem.geometry
         parts.append(reader)
+        whole = problem is alone and all(graph.dtypes.get(each, of.dtype) == of.dtype for each in operator.reads)
         tensor = operator.reads[-1] if operator.kind == "joining" else operator.reads[0] if operator.reads else ""
         if operator.kind == "padding" and not problem.cache_d and not of.transposed:
             if (wider := _padded(of, operator.amounts)) is None:
@@ -277,11 +278,11 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             _, cache_d, d = operator.amounts
             x = (*of.x[:2], d, *of.x[3:])
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
-        elif operator.kind == "gate" and problem is alone and not of.transposed:
+        elif operator.kind == "gate" and whole and not of.transposed:
             return Front(tuple(reversed(parts)), operator.reads, replace(problem, prologue="scale"))
-        elif operator.kind == "joining" and problem is alone and _joins_halves(of, operator.amounts):
-            first, second = operator.reads[0], tensor
-            return Front(tuple(reversed(parts)), (second, first), Problem(_of_halves(of), problem.epilogue, cache_d=1))
+        elif operator.kind == "joining" and whole and _joins_halves(of, operator.amounts):
+            reads = (tensor, operator.reads[0])
+            return Front(tuple(reversed(parts)), reads, replace(problem, geometry=_of_halves(of), cache_d=1))
         elif operator.kind == "upsampling" and _may_read_upsampled(of):
             problem = replace(problem, geometry=_of_upsampled(of))
         elif operator.kind not in ("copy", "cast"):

@@ -19,13 +19,17 @@ FRAMES = Geometry(
 )
 
 
-def fused(amounts: tuple[int, ...] = (1, 3, 3), geometry: Geometry = IMAGES, readers: int = 1) -> Fused:
-    """A convolution of concatenated tensors, which other operators may read as well."""
+def fused(
+    amounts: tuple[int, ...] = (1, 3, 3), geometry: Geometry = IMAGES, dtype: str = "f16", readers: int = 1
+) -> Fused:
+    """A convolution of concatenated and cast tensors, which other operators may read as well."""
     tensors = ("skipped", "raised", "third")[: len(amounts) - 1]
     joining = Operator(tensors, ("joined",), "joining", amounts=amounts)
-    conv = Operator(("joined",), ("y",), "convolution", layer=convolution("conv", geometry, bias=True))
+    cast = Operator(("joined",), ("x",), "cast")
+    conv = Operator(("x",), ("y",), "convolution", layer=convolution("conv", geometry, bias=True))
     others = tuple(Operator(("joined",), (f"other{at}",)) for at in range(1, readers))
-    (found,) = fuse(Graph((joining, conv, *others), frozenset(("y",)), layout=geometry.layout))
+    dtypes = dict.fromkeys(tensors, dtype)
+    (found,) = fuse(Graph((joining, cast, conv, *others), frozenset(("y",)), layout=geometry.layout, dtypes=dtypes))
     return found
 
 
@@ -44,9 +48,10 @@ def test_two_tensors_of_equal_size_are_two_frames() -> None:
         fused(amounts=(2, 4, 4)),
         fused(geometry=replace(IMAGES, w=(4, 3, 3, 1), groups=2)),
         fused(geometry=replace(IMAGES, layout="nchw")),
+        fused(dtype="f32"),
         fused(readers=2),
     ],
-    ids=["different sizes", "three tensors", "along the rows", "groups", "nchw", "read elsewhere"],
+    ids=["different sizes", "three tensors", "along the rows", "groups", "nchw", "another dtype", "read elsewhere"],
 )
 def test_a_kernel_does_not_compute_other_concatenations(other: Fused) -> None:
     assert other.front is None
