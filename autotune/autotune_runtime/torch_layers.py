@@ -171,30 +171,31 @@ class LayerGraph:
 
     def take(self, layer: Layer, problem: LayerProblem, tuned: nn.Module) -> None:
         """Replace a layer and the operators fused into `problem` with the module `tuned`, which runs a kernel."""
-        fused, nodes, gone = layer.fused, self.part.graph.graph, [layer.node]
-        at, before = layer.node, []
-        if fused is not None and fused.front is not None:
-            gone = [*self._nodes(fused.front.operators), *gone]
+        fused, nodes, at = layer.fused, self.part.graph.graph, layer.node
+        assert fused is not None  # noqa: S101 - a kernel computes the layer
+        gone, before = [at], []
+        if fused.front is not None:
+            gone = [*self._nodes(fused.front.operators), at]
             first, *before = map(self._made, fused.front.reads)
             given = [first]
-        elif fused is not None and not isinstance(problem, Problem):
-            given = [self._made(name) for name in self._read.graph.operators[fused.at].reads]
+        elif isinstance(problem, Problem):
+            given = [arguments_of(at)["input"]]
         else:
-            given = [arguments_of(layer.node)["input"]]
+            given = [self._made(name) for name in self._read.graph.operators[fused.at].reads]
         moved = []
-        if fused is not None and fused.moved is not None and (problem.has_residual or problem.activation):
+        if fused.moved is not None and (problem.has_residual or problem.activation):
             moved = self._nodes((fused.moved,))
             gone += moved
-        if fused is not None and fused.addition is not None and problem.has_residual:
+        if fused.addition is not None and problem.has_residual:
             at = self._read.nodes[fused.addition]
             gone += self._nodes(fused.copied)
             given.append(next(each for each in at.all_input_nodes if each not in gone))
             gone.append(at)
-        if fused is not None and not isinstance(problem, Problem):
+        if not isinstance(problem, Problem):
             gone += self._nodes(fused.folded)
-        if fused is not None and problem.activation:
+        if problem.activation:
             gone += self._nodes(fused.activated)
-        if before and isinstance(problem, Problem):  # they follow the residual
+        if before:  # they follow the residual
             given = [*given, *[None] * (2 - len(given)), *before]
         with nodes.inserting_before(at):
             if layer.is_linear:
