@@ -114,7 +114,7 @@ def retime(
             if isinstance(source, str):
                 say(row, source)
             elif source.hash in refused:
-                say(row, "it is quarantined; `autotune clean --quarantine` gives it another chance")
+                say(row, "it is quarantined; `autotune clean --quarantine` lets it run again")
             else:
                 compiled.append((row, source, evaluator.compile(source)))
         yield from _interleaved(compiled, measurement_mode, evaluator, store, budget_s)

@@ -50,7 +50,7 @@ def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> Devi
         matching = recorded_named(name, store.devices.list())
         if len(matching) > 1:
             names = ", ".join(info.name for info in matching)
-            message = f"{name}: several recorded devices have this in their names: {names}; give more of the name"
+            message = f"{name}: several recorded devices have names that contain this: {names}; give more of the name"
             raise DeviceError(message) from None
         return matching[0]
     from autotune.api.device_names import (

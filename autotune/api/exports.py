@@ -103,7 +103,7 @@ class ExportRequest:
     def __post_init__(self) -> None:
         chosen = [f"--{name}" for name in ("untuned", "dispatcher", "accuracy", "admit") if getattr(self, name)]
         if len(chosen) > 1:
-            raise AutotuneError(f"{' and '.join(chosen)}: give one of them, each selects kernels in another way")
+            raise AutotuneError(f"{' and '.join(chosen)}: give only one of them; each selects kernels differently")
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
 

@@ -139,7 +139,7 @@ def _finals(study: Study, baselines: tuple[str, ...], finals_s: float | None) ->
         operations = ", ".join(sorted({layer.problem.operation.name for layer in study.layers}))
         raise StudyError(
             f"--baseline {baselines[0]}: is for {', '.join(BASELINES[baselines[0]])}, not for {operations}; leave it "
-            "out, or have a kernel of your own as a baseline: its family's header says baseline = true"
+            "out, or use your own kernel as a baseline, with baseline = true in its family's header"
         )
     if finals_s is not None and not is_time(finals_s):
         raise StudyError(f"finals_s = {finals_s}: expected seconds above 0")

@@ -90,7 +90,7 @@ def tune(
         if interrupted:
             raise KeyboardInterrupt
         if stopping():
-            raise StoreError(f"{store.path}: another process tunes {plan.study.name} into it; stopped waiting")
+            raise StoreError(f"{store.path}: another process is tuning {plan.study.name} into it; stopped waiting")
 
     def observe(progress: Progress) -> None:
         if on_trial is not None and progress.trial is not None:

@@ -274,7 +274,7 @@ def concat(label: str, tensors: Sequence[Shape], dtype: str) -> Layer[ConcatProb
     x = (known[0][0], sum(channels), *known[0][2:])
     why_not = "" if dtype in DTYPES else f"computes in {dtype}"
     if len(channels) > MOST_TENSORS:
-        why_not = f"concatenates {len(channels)} tensors, of at most {MOST_TENSORS}"
+        why_not = f"concatenates {len(channels)} tensors; kernels support at most {MOST_TENSORS}"
     problem = None if why_not else ConcatProblem(x=x, dtype=dtype, channels=channels)
     return Layer("concatenation", label, problem, why_not, 2 * math.prod(x))
 

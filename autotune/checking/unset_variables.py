@@ -21,7 +21,7 @@ _CONTENTS = (0x7F, 0xFF)  # bytes that make 3.4e38 and NaN in f32, a large integ
 def dependence_on_unset(
     source: KernelSource, binary: Binary, rejection: Callable[[KernelSource], Rejected | None]
 ) -> str:
-    """Return a message if outputs of a correct kernel depend on variables that nothing has set; otherwise empty.
+    """Return a message if outputs of a correct kernel depend on variables that were never set, or an empty text.
 
     `rejection` compiles and verifies a kernel.
     """
@@ -35,5 +35,5 @@ def dependence_on_unset(
             lines[line - 1] = f"{text[:end]} __builtin_memset(&{name}, {content}, sizeof {name});{text[end:]}"
         rejected = rejection(replace(source, program=replace(source.program, text="\n".join(lines))))
         if rejected is not None and rejected.outcome != Outcome.COMPILE:
-            return f"outputs depend on variables that nothing has set, {named}: {rejected.message}"
+            return f"outputs depend on variables that were never set, {named}: {rejected.message}"
     return ""

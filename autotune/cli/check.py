@@ -244,7 +244,7 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
         lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs{where}", f"  {failed[0].message}"]
         if common := in_common(checking, rows, failed):
             lines += [
-                "  All of them, and almost no other config, have",
+                "  All of them, but almost no other configs, have",
                 *(f"    {words}" for words in common[:5]),
             ]
         name = checking.plan.template.name

@@ -49,7 +49,7 @@ class GroupedCommands(click.Group):
         if old in self._old_names and not ctx.resilient_parsing:
             new = self._old_names[old]
             if new.split()[0] not in self._modules:
-                ctx.fail(f"There is no `autotune {old}` any more: {new}.")
+                ctx.fail(f"`autotune {old}` no longer exists: {new}.")
             note(f"note: `autotune {old}` is now `autotune {new}`; the old name will go")
             args = [*new.split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
@@ -66,7 +66,7 @@ class GroupedCommands(click.Group):
         old, equals, value = word.partition("=")
         new = self._old_options.get(old)
         if new is not None and " " in new:
-            ctx.fail(f"There is no `{old}` any more: {new}.")
+            ctx.fail(f"`{old}` no longer exists: {new}.")
         if new is None or new not in known:
             return word
         note(f"note: `{old}` is now `{new}`; the old name will go")

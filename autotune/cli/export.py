@@ -176,7 +176,7 @@ def source(
         else:
             found = _trials(store, name, info, accuracy, number)
         if not found:
-            raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists what there is")
+            raise StoreError(f"{db}: no such kernel of {what}; `autotune trials {what}` lists all of them")
         row, *others = found
         kernel = _kernel(store, _row(row), what, directories, db)
         text = _text(store, row, kernel)

@@ -81,7 +81,7 @@ def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
     """Handle Ctrl-C: the first one prints a message and asks for an orderly end, the second one ends the process
     immediately.
     """
-    message = "\nfinishing the running trial; Ctrl-C again stops at once"
+    message = "\nfinishing the running trial; press Ctrl-C again to stop immediately"
     return orderly_interrupts(lambda: note(message))
 
 

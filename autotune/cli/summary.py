@@ -113,7 +113,7 @@ def design_words(design: DesignResult, best: Trial | None) -> str:
         return f"{began}; the overall best is one of them"
     if best.median_us > design.best.median_us:
         slower = best.median_us / design.best.median_us - 1
-        return f"{began}; the winner of the finals was {slower:.1%} slower in the search than the best of them"
+        return f"{began}; the finals' winner was {slower:.1%} slower in the search than the best of them"
     return f"{began}; the overall best is {design.best.median_us / best.median_us - 1:.1%} faster than the best of them"
 
 

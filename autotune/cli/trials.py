@@ -98,7 +98,7 @@ def show_trial(what: str, number: int, db: str, style: str | None) -> None:
     with Store(db, create=False) as store:
         rows = store.results.list(name, number=number)
         if not rows:
-            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists what there is")
+            raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists all of them")
         shown = list(trial_rows(store, rows))
         if style is not None:
             show(shown, _SHOW_COLUMNS, style)

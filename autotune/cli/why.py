@@ -93,7 +93,7 @@ def why(
         if not rows:
             raise StoreError(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
-                + store.best.advice(name, info, f"`autotune trials {what}` lists what there is")
+                + store.best.advice(name, info, f"`autotune trials {what}` lists all of them")
             )
         families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
         finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest finals won by each winner
@@ -208,7 +208,7 @@ def _sentences(
             f"{change.parameter}={values[str(change.parameter)]} ({change.instead} is {_ratio(change) - 1:.1%} slower)"
             for change in helpful[:3]
         )
-        yield f"Of its values these matter most: {reasons}."
+        yield f"These of its values matter most: {reasons}."
     if facts.floor_fraction is not None:
         limit = f", limited by {facts.limiter}" if facts.limiter else ""
         yield f"It reaches {facts.floor_fraction:.0%} of the floor's speed{limit}."

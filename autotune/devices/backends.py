@@ -99,7 +99,7 @@ def parse_device(name: str) -> tuple[str, str]:
     if kind not in KINDS or (words is not None and rest not in words):
         shown = shortened(name) or repr(name)
         names = (f"{kind}:{word}".rstrip(":") for kind, each in BACKENDS.items() for word in each.words or ("N",))
-        raise DeviceError(f"{shown}: no such device; there are {', '.join(names)}, null and replay:FILE")
+        raise DeviceError(f"{shown}: no such device; the devices are {', '.join(names)}, null and replay:FILE")
     if kind == "replay" and not rest:
         raise DeviceError(f"{name}: expected replay:FILE with FILE a results database")
     if words is None and rest and not rest.isdecimal():

@@ -253,7 +253,7 @@ class HostDevice:
         if item_s * size > LAUNCH_BUDGET_S:
             most = int(LAUNCH_BUDGET_S / item_s)
             runtime = problem.operation.leading
-            advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do, tune it on a GPU"
+            advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do; tune it on a GPU"
             raise DeviceError(
                 f"host: {problem}: its {problem.flops:.2g} FLOP would take a plain kernel about {item_s * size:.0f} s "
                 f"on this CPU, more than {LAUNCH_BUDGET_S:.0f} s; {advice}"
@@ -468,11 +468,11 @@ def check_limits(launch: Launch, info: DeviceInfo, static_smem_bytes: int, *, cl
         if not 1 <= size <= most
     ]
     if not wrong and threads > info.max_threads_per_block:
-        wrong.append(f"{threads} threads a block, {info.max_threads_per_block} at most")
+        wrong.append(f"{threads} threads per block, at most {info.max_threads_per_block}")
     if cluster > MOST_CLUSTER_BLOCKS or launch.grid[0] % cluster:
-        wrong.append(f"grid.x = {launch.grid[0]} in clusters of {cluster} blocks, of {MOST_CLUSTER_BLOCKS} at most")
+        wrong.append(f"grid.x = {launch.grid[0]} in clusters of {cluster} blocks, at most {MOST_CLUSTER_BLOCKS}")
     if smem_bytes > info.smem_per_block_bytes or launch.smem_bytes < 0:
-        wrong.append(f"{smem_bytes} bytes of shared memory a block, {info.smem_per_block_bytes} at most")
+        wrong.append(f"{smem_bytes} bytes of shared memory per block, at most {info.smem_per_block_bytes}")
     if wrong:
         raise Rejected(Outcome.RUNTIME, "launch_failure", f"{launch.entry}: {'; '.join(wrong)}")
 

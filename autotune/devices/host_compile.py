@@ -230,7 +230,7 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
                 )
             for what, lacking in (("headers", _NO_HEADER), ("functions", _NO_FUNCTION)):
                 if lacking.search(message):
-                    message = f"{message}; the host has few of CUDA's {what}: use a GPU (--device cuda:0)"
+                    message = f"{message}; the host supports only some of CUDA's {what}: use a GPU (--device cuda:0)"
             raise Rejected(Outcome.COMPILE, "compile_error", message)
         with open(output, "rb", closefd=False) as file:
             file.seek(0)

@@ -61,7 +61,7 @@ class Exported:
         for kernel in self.served:
             device = kernel.origin.device
             if origin := never_run(device):
-                found.setdefault(f"the {device.kind} device runs no kernel, its times are {origin}", []).append(
+                found.setdefault(f"the {device.kind} device runs no kernels; its times are {origin}", []).append(
                     kernel.name
                 )
         return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())

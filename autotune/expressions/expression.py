@@ -329,7 +329,7 @@ def _parse(text: str) -> tuple[nodes.Expr, frozenset[str]]:
     node = parser.parse_expression()
     if not parser.stream.eos:
         rest = str(parser.stream.current.value)
-        raise _Unsupported(f"has something left over at {rest!r}{'; equal is ==' if rest == '=' else ''}")
+        raise _Unsupported(f"has unexpected text at {rest!r}{'; write == to compare' if rest == '=' else ''}")
     names = frozenset(_names_in(node))
     _fold(node, {})
     return node, names

@@ -298,7 +298,7 @@ class HeaderReader:
             if tensor_map.name not in passed:
                 raise TemplateError(f"{tensor_map.where}.name: no stage takes {tensor_map.name}")
             if tensor_map.name in prepare:
-                raise TemplateError(f"{tensor_map.where}.name: a stage that prepares takes no tensor map")
+                raise TemplateError(f"{tensor_map.where}.name: a prepare stage can't take a tensor map")
             passed.add(tensor_map.array)
         for array in self.operation.arrays:
             needed = array.role in ("in", SCALAR, *COMPUTED) and array.when.expression.text == "true"

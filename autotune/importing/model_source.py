@@ -51,8 +51,8 @@ def _is_file(path: Path) -> bool:
         raise ModelError(f"{path}: name the function in it that builds the model, as {path}:build")
     if path.suffix != ".pt2" and _begins(path).startswith(_PICKLES):
         raise ModelError(
-            f"{path}: holds pickled Python objects, which could run any code and are not loaded; give an ONNX file, or "
-            "the function that builds the model as my_module.py:build"
+            f"{path}: contains pickled Python objects, which could run any code and are not loaded; give an ONNX file, "
+            "or the function that builds the model as my_module.py:build"
         )
     return True
 

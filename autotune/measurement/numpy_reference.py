@@ -76,7 +76,7 @@ def _reference(declared: Operation) -> tuple[str, str]:
     ((name, text),) = references
     if name == REFERENCE and sum(array.role in COMPUTED for array in declared.arrays) > 1:
         path = declared.folder / REFERENCE
-        raise TemplateError(f"{path}: gives one output, and {declared.name} has several; write {NUMPY_REFERENCE}")
+        raise TemplateError(f"{path}: computes one output, but {declared.name} has several; write {NUMPY_REFERENCE}")
     return name, text
 
 

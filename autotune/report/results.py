@@ -76,7 +76,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
         if devices is None or row.device in devices:
             groups.setdefault((row.name, row.device.identity, row.measurement_mode), []).append(row)
     if not groups:
-        raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists what there is")
+        raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists the recorded trials")
     best = [with_roofline(store, row) for row in best_per_class(store.best.list(what))]
     names = dict.fromkeys(rows[0].study for rows in groups.values())
     studies = {name: stored_study(store, name) for name in names}

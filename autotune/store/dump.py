@@ -55,7 +55,7 @@ def load(text: str, name: str, url: str | Path) -> int:
     path = path_of(url)
     shown = one_line(str(path))
     if path.exists():
-        raise StoreError(f"{shown}: exists already; `load` makes a new database, give another --db")
+        raise StoreError(f"{shown}: exists already; `load` creates a new database; give another --db")
     if not path.parent.is_dir():
         raise StoreError(f"{shown}: there is no folder {one_line(str(path.parent))}; create it first")
     with sibling_temp(path) as begun:
@@ -76,7 +76,7 @@ def load(text: str, name: str, url: str | Path) -> int:
         with closing(connect_for_reading(begun, LOCK_TIMEOUT_S)) as raw:
             check_whole(raw, Path(name))
         if not publish(begun, path):
-            raise StoreError(f"{shown}: cannot be made; give another --db")
+            raise StoreError(f"{shown}: cannot be created; give another --db")
     return count
 
 

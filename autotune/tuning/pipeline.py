@@ -225,7 +225,7 @@ class Pipeline:
         writer, started, by = flight.queue.writer, flight.trial, flight.proposed_by
         known = flight.queue.known.get(flight.source.hash)
         if known is None:
-            message = "quarantined: it took down earlier runs; `autotune clean --quarantine` gives it another chance"
+            message = "quarantined: it took down earlier runs; `autotune clean --quarantine` lets it run again"
             trial = replace(started, outcome=Outcome.RUNTIME, reason="quarantined", message=message)
             writer.add(trial, flight.source, proposed_by=by)
         else:

@@ -228,7 +228,7 @@ def test_a_cluster_has_no_more_blocks_than_it_says(bench: Bench) -> None:
     assert rejected.value.reason == "illegal_address"
     with pytest.raises(Rejected, match=r"grid.x = 10 in clusters of 4 blocks"):
         neighbours(bench, grid=10)
-    with pytest.raises(Rejected, match=r"clusters of 9 blocks, of 8 at most"):
+    with pytest.raises(Rejected, match=r"clusters of 9 blocks, at most 8"):
         neighbours(bench, CLUSTER.replace("(4, 1, 1)", "(9, 1, 1)"), grid=9)
 
 

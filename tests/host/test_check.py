@@ -170,7 +170,7 @@ def test_a_variable_without_a_value_is_named(use: str, tmp_path: Path, host: Dev
     template = family(tmp_path, "        y[at] = sum;", f"        float unset;\n        y[at] = sum + {use};")
     (row,) = FamilyCheck(CasePlan(template, host.info), host).rows(most=1)
     assert (row.outcome, row.reason) == (Outcome.WRONG_RESULT, "unwritten")
-    assert "that nothing has set, unset (kernel.cu:" in row.message
+    assert "that were never set, unset (kernel.cu:" in row.message
 
 
 def test_own_layers_take_the_place_of_derived_problems(tmp_path: Path, host: DeviceEvaluator) -> None:
@@ -193,7 +193,7 @@ def test_failure_can_be_seen_again(tmp_path: Path, fork_server: ForkServer) -> N
     words = ("check", "everything.cu.j2", "--device", "host", "--seconds", "250", "--seed", "0")
     done = fork_server.run(tmp_path, *words, "--configs", str(QUARTER))
     assert done.code == 1
-    assert "All of them, and almost no other config, have" in done.out
+    assert "All of them, but almost no other configs, have" in done.out
     assert "block=96 and turns=2" in done.out
     assert done.err.splitlines()[-1].endswith("configs failed; each kind is shown above")
     start = done.out.index('    name = "failed"')

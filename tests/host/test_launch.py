@@ -76,7 +76,7 @@ def test_a_block_beyond_its_launch_bounds_is_refused(bench: Bench) -> None:
     """
     (y,) = bench.run(text, "fill", (np.zeros(64, np.int32),), block=64)
     assert y.all()
-    with pytest.raises(Rejected, match="65 threads a block, 64 at most") as rejected:
+    with pytest.raises(Rejected, match="65 threads per block, at most 64") as rejected:
         bench.run(text, "fill", (np.zeros(65, np.int32),), block=65)
     assert rejected.value.reason == "launch_failure"
 
@@ -144,13 +144,13 @@ def test_a_compile_error_says_the_line(bench: Bench) -> None:
 
 
 def test_a_header_that_the_host_lacks_is_told(bench: Bench) -> None:
-    with pytest.raises(Rejected, match=r"mma.h: No such file .*; the host has few of CUDA's headers"):
+    with pytest.raises(Rejected, match=r"mma.h: No such file .*; the host supports only some of CUDA's headers"):
         bench.load("#include <mma.h>\n", "k")
 
 
 def test_a_function_that_the_host_lacks_is_told(bench: Bench) -> None:
     text = 'extern "C" __global__ void k(int* y) { y[0] = __vavg4(1, 2); }'
-    with pytest.raises(Rejected, match=r"'__vavg4' .*; the host has few of CUDA's functions"):
+    with pytest.raises(Rejected, match=r"'__vavg4' .*; the host supports only some of CUDA's functions"):
         bench.load(text, "k")
 
 

@@ -368,7 +368,7 @@ def test_norms_are_layers_of_norm(folder: Path, autotune: Command) -> None:
 def test_concatenations_along_the_channels_are_layers_of_concat(folder: Path, autotune: Command) -> None:
     torch.export.save(torch.export.export(concats.Channels().eval(), (torch.zeros(2, 4, 5, 6),)), folder / "net.pt2")
     left_out = autotune("import-model", folder / "net.pt2", "--op", "concat", "--layout", "nhwc").err
-    assert "concatenates 9 tensors, of at most 8\n" in left_out
+    assert "concatenates 9 tensors; kernels support at most 8\n" in left_out
     found = layers(autotune, folder / "net.pt2", "--op", "concat", "--layout", "nhwc")
     sizes: dict[str, int | str] = {"n": 60, "c0": 4, "c1": 4, "c2": 1, "epilogue": "weight_bias_relu"}
     assert [layer.problem for layer in found] == [make_problem(operation("concat"), sizes)]

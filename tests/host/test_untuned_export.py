@@ -121,7 +121,7 @@ def test_without_a_gpu_it_is_tested_on_the_cpu_and_not_timed(autotune: Command) 
 def test_it_refuses_what_chooses_kernels_otherwise(autotune: Command) -> None:
     Path("net.toml").write_text(f'name = "net"\n{SMALL}')
     done = autotune("export", "net.toml", "--untuned", "--accuracy", "fp32", "--out", "kernels")
-    assert "--untuned and --accuracy: give one of them, each selects kernels in another way" in done.err
+    assert "--untuned and --accuracy: give only one of them; each selects kernels differently" in done.err
     done = autotune("export", "net.toml", "--untuned", "--device", "RTX", "--out", "kernels")
     assert (
         "RTX: no recorded device of this name; there are NVIDIA H200, NVIDIA H100 80GB HBM3; or give cuda:N, host or "

@@ -137,7 +137,7 @@ def test_best_is_asked_by_study_layer_file_problem_and_device(folder: Path, fill
         ({"study": replace(STUDY, layers=STUDY.layers * 2)}, StudyError, "'one' occurs twice"),
         ({"study": replace(STUDY, templates=("tine",))}, StudyError, "no family named 'tine'"),
         ({"study": replace(STUDY, space={"tiny": {"threads": (7,)}})}, StudyError, "threads"),
-        ({"device": "gpu"}, DeviceError, "gpu: no such device; there are cuda:N, host"),
+        ({"device": "gpu"}, DeviceError, "gpu: no such device; the devices are cuda:N, host"),
         ({"jobs": 0}, DeviceError, "expected at least 1 compiler"),
         ({"baselines": ("cudn",)}, DeviceError, "^--baseline cudn: expected one of cudnn, inductor"),
         (
@@ -214,7 +214,7 @@ def test_it_stops_waiting_for_another_process_when_asked_to(folder: Path) -> Non
         Store("autotune.db") as store,
         closing(NullEvaluator("")) as device,
         acquire_study_lock(store, STUDY, device.info, lambda: None),
-        pytest.raises(StoreError, match="another process tunes mine into it; stopped waiting"),
+        pytest.raises(StoreError, match="another process is tuning mine into it; stopped waiting"),
     ):
         autotune.tune(STUDY, device="null", templates=FAMILIES, stopping=stopping)
     assert len(asked) == 2

@@ -390,12 +390,12 @@ def test_a_database_that_cannot_be_made(url: str, words: str, tune: Command) -> 
 @pytest.mark.parametrize(
     ("device", "words"),
     [
-        ("tpu", "tpu: no such device; there are cuda:N, host, host:check, null and replay:FILE"),
-        ("host:fast", "host:fast: no such device; there are cuda:N, host, host:check, null and replay:FILE"),
+        ("tpu", "tpu: no such device; the devices are cuda:N, host, host:check, null and replay:FILE"),
+        ("host:fast", "host:fast: no such device; the devices are cuda:N, host, host:check, null and replay:FILE"),
         ("cuda:first", "cuda:first: expected cuda:N with N a number, such as cuda:0"),
         ("cuda:999", "cuda:999: "),
         ("cuda:\N{SUPERSCRIPT TWO}", "cuda:\N{SUPERSCRIPT TWO}: expected cuda:N with N a number, such as cuda:0"),
-        ("", "'': no such device; there are "),
+        ("", "'': no such device; the devices are "),
         (
             "null:slow=1",
             "null:slow=1: expected NAME=SHARE with NAME one of compile, crash, illegal_address, hang, wrong",

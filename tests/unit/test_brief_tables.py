@@ -104,7 +104,7 @@ def test_show_has_the_whole_of_a_trial(autotune: Command, filled: Path) -> None:
         .split()[: len(str(wrong["message"]).split())]
     )
     assert autotune("show", "small.one", 10**9).err == (
-        "autotune: autotune.db: small.one has no trial 1000000000; `autotune trials small.one` lists what there is\n"
+        "autotune: autotune.db: small.one has no trial 1000000000; `autotune trials small.one` lists all of them\n"
     )
     assert autotune("show", "small.one").err.splitlines()[-1] == "Error: Missing argument 'NUMBER'."
 

@@ -296,7 +296,7 @@ def test_export_writes_each_layers_kernel_with_its_provenance(folder: Path, fill
         'extern "C" __global__ void conv2d_tiny(',
     ):
         assert word in text
-    assert "not tuned: the null device runs no kernel, its times are invented: small.one" in finished.err
+    assert "not tuned: the null device runs no kernels; its times are invented: small.one" in finished.err
     assert "null null, not a GPU, the time is invented" in (folder / "out/deep/README.md").read_text()
     again = autotune("export", "one", "--out", "out/deep", "--no-proof")
     assert again.code == 0
@@ -321,7 +321,7 @@ def test_exported_folder_proves_itself(folder: Path, filled: Path, autotune: Com
     finished = autotune("export", "small", "--out", out)
     assert (finished.code, finished.out) == (0, f"{out}/small.one.null.cu\n")
     proof = (folder / out / "proof.txt").read_text().splitlines()
-    assert proof[0] == "NOT TUNED: the null device runs no kernel, its times are invented: small.one"
+    assert proof[0] == "NOT TUNED: the null device runs no kernels; its times are invented: small.one"
     assert "self-test passed" in proof
     assert "small.one: right at n = 3 and 1" in finished.err
     stages = [line.removesuffix(" ...") for line in finished.err.splitlines() if line.endswith(" ...")]

@@ -258,7 +258,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
             "rules: '': expected a message of one line, for where the rule does not hold",
         ),
         ("[rules]", '[rules]\n"a\\nb" = "true"', "rules: 'a\\nb': expected a message of one line"),
-        ('"inner > 0"', '"inner = 0"', "has something left over at '='; equal is =="),
+        ('"inner > 0"', '"inner = 0"', "has unexpected text at '='; write == to compare"),
         ('"inner > 0"', '""', "expression '' is empty"),
         (
             "[derived]",

@@ -63,7 +63,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     slow.send_signal(signal.SIGINT)
     ended = slow.finish()
     assert ended.code == 130
-    assert "finishing the running trial; Ctrl-C again stops at once" in ended.err
+    assert "finishing the running trial; press Ctrl-C again to stop immediately" in ended.err
     assert "stopped: interrupted" in ended.err
     assert "small.one" in ended.out, "the best so far is shown"
     assert "finals" not in ended.err

@@ -145,13 +145,13 @@ def test_the_functions(a: int, b: int) -> None:
         ("{'a': 1}", "Dict is not part of expressions"),
         ("a if b", "is not part of expressions"),
         ("+a", "Pos is not part of expressions"),
-        ("a b", "has something left over at 'b'"),
-        ("a }} b", "has something left over at"),
+        ("a b", "has unexpected text at 'b'"),
+        ("a }} b", "has unexpected text at"),
         ("", "is empty"),
         ("a +", "does not parse"),
         ("(a", "does not parse"),
         ("a && b", "does not parse"),
-        ("a = 1", "left over"),
+        ("a = 1", "unexpected text"),
     ],
 )
 def test_what_expressions_do_not_have_is_refused_when_loaded(text: str, words: str) -> None:

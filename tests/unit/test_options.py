@@ -228,7 +228,7 @@ def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Comman
     assert "no dispatcher was made" in chosen.err
     removed = autotune("export-t4", "--out", "t4")
     assert removed.code == 2
-    assert "There is no `autotune export-t4` any more: `autotune trials --json` prints every trial" in removed.err
+    assert "`autotune export-t4` no longer exists: `autotune trials --json` prints every trial" in removed.err
 
 
 def test_messages_name_bundled_results_and_studies_as_they_were_typed(autotune: Command) -> None:

@@ -212,7 +212,7 @@ def test_the_summary_says_how_many_and_whether_they_helped(autotune: Command, fi
 def test_a_winner_of_the_finals_that_the_search_had_behind_is_not_called_faster() -> None:
     start = DesignResult(WARM_START, 6, (("small.one", 2.0),), correct(0, 100.0))
     assert design_words(start, correct(1, 80.0)).endswith("; the overall best is 25.0% faster than the best of them")
-    told = "; the winner of the finals was 25.0% slower in the search than the best of them"
+    told = "; the finals' winner was 25.0% slower in the search than the best of them"
     assert design_words(start, correct(1, 125.0)).endswith(told)
 
 

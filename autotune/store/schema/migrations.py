@@ -161,8 +161,8 @@ def migrate(connection: Connection, version: int, old: Path, shown: str, now: da
             each(connection, old)
     except (sqlite3.IntegrityError, IntegrityError, zlib.error, UnicodeError) as error:
         raise StoreError(
-            f"{shown}: cannot be brought to today's schema, a row breaks a rule ({one_line(str(error))}); "
-            f"`sqlite3 {shown} .recover` saves what can be read"
+            f"{shown}: cannot be migrated to the newest schema, because a row breaks a rule ({one_line(str(error))}); "
+            f"`sqlite3 {shown} .recover` extracts the readable rows"
         ) from error
     add_columns(connection)
     make_views(connection)

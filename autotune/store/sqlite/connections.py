@@ -39,7 +39,7 @@ def damaged(path: Path, how: str) -> StoreError:
     """Return the error for a damaged file, without changing the file."""
     shown = one_line(str(path))
     return StoreError(
-        f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or save what can be read with "
+        f"{shown}: the file is damaged ({one_line(how)}); restore a copy, or extract the readable rows with "
         f"`sqlite3 {shown} .recover`"
     )
 

@@ -170,7 +170,7 @@ def _bring_up_to_date(path: Path, timeout_s: float, clock: Clock) -> None:
             raise
     if kept is not None:
         message = (
-            f"{database.shown}: brought from schema {version} to {newest_schema()}; "
+            f"{database.shown}: migrated from schema {version} to {newest_schema()}; "
             f"the old file is kept as {one_line(kept.name)}"
         )
         warnings.warn(message, StoreWarning, stacklevel=2)

@@ -113,7 +113,7 @@ def test_the_sqlite3_shell_loads_a_dump(store: Store, dumped: str) -> None:
 
 def test_a_dump_goes_into_a_new_file(store: Store, dumped: str) -> None:
     before = content(store.path)
-    with pytest.raises(StoreError, match=r"exists already; `load` makes a new database, give another --db"):
+    with pytest.raises(StoreError, match=r"exists already; `load` creates a new database; give another --db"):
         load(dumped, "dump", store.path)
     assert content(store.path) == before
 

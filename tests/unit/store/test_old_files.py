@@ -81,7 +81,7 @@ def test_an_old_file_goes_on_where_it_was_and_is_kept(old: Path) -> None:
     (note,) = noted
     kept = old.with_name("old.schema-12.20261120T000001Z.db")
     assert str(note.message) == (
-        f"{old}: brought from schema 12 to {newest_schema()}; the old file is kept as {kept.name}"
+        f"{old}: migrated from schema 12 to {newest_schema()}; the old file is kept as {kept.name}"
     )
     with Store(kept, create=False) as store:
         assert best_of(store) == BEST
@@ -103,7 +103,7 @@ def test_an_old_file_with_a_log_that_a_killed_writer_left_goes_on_with_what_is_i
     writer.close()
     killed = folder / old.name
     assert (folder / f"{old.name}-wal").stat().st_size > 0
-    with pytest.warns(StoreWarning, match="brought from schema 12"):
+    with pytest.warns(StoreWarning, match="migrated from schema 12"):
         written(killed)
     with Store(killed, create=False) as store:
         assert "logged" in {row.name for row in store.studies.list()}
@@ -155,7 +155,7 @@ def test_a_later_schema_is_a_function_in_a_list(store: Store, monkeypatch: pytes
     monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, add_column))
     with Store(store.path, create=False) as opened:
         assert opened.query("SELECT instructions FROM trials").rows == ((None,),), "seen through a copy"
-    with pytest.warns(StoreWarning, match=f"brought from schema {newest} to {newest + 1}; the old file is kept"):
+    with pytest.warns(StoreWarning, match=f"migrated from schema {newest} to {newest + 1}; the old file is kept"):
         written(store.path)
     with Store(store.path, create=False) as opened:
         assert len(opened.best.list()) == 1
@@ -185,7 +185,7 @@ def test_layers_of_conv_keep_the_results_from_before_it_had_a_prologue(store: St
     as_of_13(store.path)
     with Store(store.path, create=False) as opened:
         assert [row.median_us for row in opened.best.list(layer.problem)] == [10.0]
-    with pytest.warns(StoreWarning, match="brought from schema 13"):
+    with pytest.warns(StoreWarning, match="migrated from schema 13"):
         written(store.path)
     with Store(store.path) as opened:
         scope = open_scope(opened, study="net", layer=layer)
@@ -206,7 +206,7 @@ def test_a_layer_of_conv_that_was_tuned_again_with_a_prologue_loses_no_trial(sto
         patch.setattr(migrations, "MIGRATIONS", MIGRATIONS[:1])
         with Store(store.path) as opened:
             run_trial(opened, open_scope(opened, study="again", layer=layer), correct(0, 11.0))
-    with pytest.warns(StoreWarning, match="brought from schema 13"):
+    with pytest.warns(StoreWarning, match="migrated from schema 13"):
         written(store.path)
     with Store(store.path, create=False) as opened:
         assert [row.median_us for row in opened.best.list(layer.problem)] == [11.0]
