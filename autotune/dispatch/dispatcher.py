@@ -51,7 +51,7 @@ class Property:
     """the property in words; not recorded"""
 
     def around(self, values: Sequence[int]) -> Property:
-        """Return the property with the range in which a rule is trusted, given the values of the rule's layers."""
+        """Return the property with a rule's trusted range, given the values of the rule's layers."""
         return replace(self, least=min(values) // self.reach, most=max(values) * self.reach)
 
     def of(self, problem: Problem) -> int:

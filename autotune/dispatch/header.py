@@ -116,7 +116,7 @@ def _property_values(item: Property, doc: str) -> Mapping[str, object]:
 
 
 def _ends(dispatcher: Dispatcher) -> list[Mapping[str, object]]:
-    """Return the rule's ends, and the end for layers outside the range in which it is trusted."""
+    """Return the rule's ends, and the end for layers outside its trusted range."""
     inside = [
         {"words": words, "function": f"end_{number}", "kernels": [first] if first else []}
         for number, (words, first) in enumerate(zip(dispatcher.words(), ends(dispatcher.rule), strict=True), 1)
