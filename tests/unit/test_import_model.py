@@ -493,7 +493,7 @@ def test_pickles_are_not_loaded(autotune: Command, tmp_path: Path) -> None:
         finished = autotune("import-model", path)
         assert finished.code == 1
         assert len(finished.err.splitlines()) == 1
-    refused(finished, "holds pickled Python objects", "my_module.py:build")
+    refused(finished, "contains pickled Python objects", "my_module.py:build")
     assert not (tmp_path / "attacked").exists()
 
 
