@@ -30,7 +30,6 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "ladder": ("ladder._COLUMNS",),
     "profile": ("profile._COLUMNS",),
     "retime": ("retime._RETIME_COLUMNS",),
-    "sanitize": ("sanitize._COLUMNS",),
     "show": ("trials._SHOW_COLUMNS",),
     "stale": ("retime._STALE_COLUMNS",),
     "studies": ("studies._STUDY_COLUMNS",),

@@ -87,7 +87,6 @@ class Verdict:
     """One tool's verdict on one kernel."""
 
     kernel: str
-    template: str
     tool: str
     """host:check, or one of ALL_TOOLS"""
     n: tuple[int, ...]
@@ -107,9 +106,6 @@ class Verdict:
 class Sanitizer(Protocol):
     """A sanitizer that checks winners."""
 
-    tool_count: int
-    """number of verdicts for each winner"""
-
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Yield a verdict for each winner and tool, in the order of the winners."""
 
@@ -120,9 +116,8 @@ class Sanitizer(Protocol):
 class HostCheck:
     """Runs kernels on the CPU under AddressSanitizer and UndefinedBehaviorSanitizer, in several orders of warps."""
 
-    def __init__(self, evaluator: DeviceEvaluator, small_n: Sequence[int] = SMALL_N) -> None:
-        self._evaluator, self._small_n = evaluator, small_n
-        self.tool_count = 1
+    def __init__(self, evaluator: DeviceEvaluator) -> None:
+        self._evaluator = evaluator
 
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         """Verify each kernel with few images."""
@@ -142,7 +137,7 @@ class HostCheck:
     def _verified(self, winner: Winner, binary: Binary) -> Verdict:
         ran: list[int] = []
         why = ""
-        for n in self._small_n:
+        for n in SMALL_N:
             try:
                 problem = winner.source.problem.with_each_runtime(n)
             except StudyError as error:
@@ -168,7 +163,7 @@ class HostCheck:
         return self._verdict(winner, tuple(ran), CLEAN if ran else NOT_RUN, why)
 
     def _verdict(self, winner: Winner, n: tuple[int, ...], word: str, message: str) -> Verdict:
-        return Verdict(winner.name, winner.template, HOST_CHECK, n, word, message, winner.runtime)
+        return Verdict(winner.name, HOST_CHECK, n, word, message, winner.runtime)
 
 
 class ComputeSanitizer:
@@ -182,14 +177,9 @@ class ComputeSanitizer:
         device: str,
         evaluator: DeviceEvaluator,
         jobs: int,
-        *,
         tools: Sequence[str] = TOOLS,
-        small_n: Sequence[int] = SMALL_N,
-        logs: Path | None = None,
     ) -> None:
-        self._program, self._device, self._evaluator, self._jobs = program, device, evaluator, jobs
-        self._tools, self._small_n, self._logs = tools, small_n, logs
-        self.tool_count = len(tools)
+        self._program, self._device, self._evaluator, self._jobs, self._tools = program, device, evaluator, jobs, tools
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(jobs):
             self._slots.put(slot)
@@ -221,7 +211,7 @@ class ComputeSanitizer:
 
     def _checked(self, winner: Winner, tool: str, compiled: Future[Binary]) -> Verdict:
         sources, why = [], ""
-        for n in self._small_n:
+        for n in SMALL_N:
             try:
                 source = _with_n(winner, n)
             except AutotuneError as error:
@@ -236,9 +226,7 @@ class ComputeSanitizer:
             word, message = self._run(winner, tool, sources, compiled.result()) if sources else (NOT_RUN, why)
         except AutotuneError as error:
             word, message = NOT_RUN, str(error)
-        return Verdict(
-            winner.name, winner.template, tool, () if word == NOT_RUN else ran, word, message or why, winner.runtime
-        )
+        return Verdict(winner.name, tool, () if word == NOT_RUN else ran, word, message or why, winner.runtime)
 
     def _run(self, winner: Winner, tool: str, sources: Sequence[KernelSource], binary: Binary) -> tuple[str, str]:
         """Run one tool on a kernel, and return the verdict's word and message."""
@@ -261,8 +249,6 @@ class ComputeSanitizer:
             finally:
                 self._slots.put(slot)
             said = log.read_text(errors="replace") if log.is_file() else ""
-        if self._logs is not None:
-            (self._logs / f"{winner.name}.{tool}.log").write_text(f"{said}\n{done.stdout}\n{done.stderr}")
         return judged(winner, tool, said, done.returncode, f"{done.stdout}\n{done.stderr}")
 
 

@@ -52,7 +52,6 @@ _GROUPS = {
         "devices": "devices",
         "templates": "templates",
         "check": "check",
-        "sanitize": "sanitize",
         "stale": "retime",
         "retime": "retime",
         "merge": "database",
@@ -76,6 +75,7 @@ _OLD_NAMES = {
     "import": "`python -m tests.benchmarks.replay FILE` in a checkout searches a space that another tool recorded",
     "replay": "`python -m tests.benchmarks.replay FILE` in a checkout does the same",
     "watch": "`autotune trials STUDY` and `autotune best STUDY` show a study while it is tuned",
+    "sanitize": "`autotune export` runs the same sanitizers on every kernel that it writes",
     "optuna-study": "docs/search.md has the lines of Python that write an Optuna study",
 }
 """Commands from earlier versions, each with the words that run instead until the next version, or with advice."""

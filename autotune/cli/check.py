@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from autotune.api.device_names import binary_cache
-from autotune.api.sanitizers import open_sanitizer
+from autotune.api.sanitizers import compute_sanitizer
 from autotune.api.study_names import study_named
 from autotune.checking.architectures import Architectures, device_of
 from autotune.checking.cases import CasePlan
@@ -221,7 +221,7 @@ def _under_compute_sanitizer(
     Adds a row for each fault, and returns lines that describe what ran.
     """
     try:
-        sanitizer = open_sanitizer(device or "cuda:0", jobs, tools=ALL_TOOLS)
+        sanitizer = compute_sanitizer(device or "cuda:0", jobs, ALL_TOOLS)
     except ToolchainError as error:
         return [f"No config ran under compute-sanitizer: {error}"]
     try:

@@ -39,23 +39,16 @@ class Abilities:
     """short kernels are timed in a graph, without launch gaps"""
     profile: bool = False
     """a profiler can read hardware counters"""
-    sanitize: bool = False
-    """a sanitizer can watch kernels"""
 
 
 ABILITIES: Mapping[str, Abilities] = MappingProxyType(
     {
-        "cuda": Abilities(gpu=True, gpu_times=True, compile=True, graphs=True, profile=True, sanitize=True),
-        "host": Abilities(cpu=True, compile=True, sanitize=True),
+        "cuda": Abilities(gpu=True, gpu_times=True, compile=True, graphs=True, profile=True),
+        "host": Abilities(cpu=True, compile=True),
         "replay": Abilities(gpu_times=True),
     }
 )
 """The abilities of each kind of device. A kind that isn't listed has no abilities."""
-
-
-def abilities(kind: str) -> Abilities:
-    """Return a kind of device's abilities."""
-    return ABILITIES.get(kind, Abilities())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ class DeviceInfo:
     @property
     def can(self) -> Abilities:
         """The abilities of this kind of device."""
-        return abilities(self.kind)
+        return ABILITIES.get(self.kind, Abilities())
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.api.sanitizers import open_sanitizer
+from autotune.api.sanitizers import compute_sanitizer
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
 from autotune.checking.sanitize import ALL_TOOLS, Winner
@@ -44,7 +44,7 @@ def test_each_tool_finds_what_is_planted(gpu: DeviceEvaluator, tmp_path: Path) -
         template = load_template(path)
         space = SearchSpace(BoundTemplate(template, RAGGED, gpu.info))
         winners.append(Winner(name, render(space.bound, space.config(0)), space.bound, template))
-    sanitizer = open_sanitizer("cuda:0", 8, logs=tmp_path)
+    sanitizer = compute_sanitizer("cuda:0", 8)
     try:
         said = {(verdict.kernel, verdict.tool): verdict for verdict in sanitizer.check(winners)}
     finally:
@@ -64,7 +64,7 @@ def test_check_runs_a_sample_under_every_tool(gpu: DeviceEvaluator, tmp_path: Pa
     template = load_template(path)
     sample = sampled(list(FamilyCheck(CasePlan(template, gpu.info), gpu).rows(most=2)))
     try:
-        sanitizer = open_sanitizer("cuda:0", 8, tools=ALL_TOOLS, logs=tmp_path)
+        sanitizer = compute_sanitizer("cuda:0", 8, ALL_TOOLS)
     except ToolchainError as error:
         pytest.skip(str(error))
     try:
@@ -76,12 +76,12 @@ def test_check_runs_a_sample_under_every_tool(gpu: DeviceEvaluator, tmp_path: Pa
     assert any(row.message.startswith("racecheck: ") for row, _ in found)
 
 
-def test_what_would_take_hours_is_not_run(gpu: DeviceEvaluator, tmp_path: Path) -> None:
+def test_what_would_take_hours_is_not_run(gpu: DeviceEvaluator) -> None:
     template = load_template(template_files()["gemm_tiled"])
     sizes: dict[str, int | str | bool] = {"batch": 1, "m": 8192, "n": 8192, "k": 8192, "dtype": "f32"}
     space = SearchSpace(BoundTemplate(template, make_problem(operation("gemm"), sizes), gpu.info), sampled_rows=1)
     winner = Winner("large", render(space.bound, space.config(0)), space.bound, template)
-    sanitizer = open_sanitizer("cuda:0", 8, logs=tmp_path)
+    sanitizer = compute_sanitizer("cuda:0", 8)
     try:
         verdicts = list(sanitizer.check([winner]))
     finally:

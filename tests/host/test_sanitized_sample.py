@@ -20,15 +20,13 @@ pytestmark = pytest.mark.cxx
 class RacyThird:
     """A sanitizer that finds a race in the third kernel, and has no synccheck."""
 
-    tool_count = len(ALL_TOOLS)
-
     def check(self, winners: Sequence[Winner]) -> Iterator[Verdict]:
         for number, winner in enumerate(winners):
             for tool in ALL_TOOLS:
                 word, message = (FAULT, "Race reported") if (number, tool) == (2, "racecheck") else (CLEAN, "")
                 if tool == "synccheck":
                     word, message = NOT_RUN, "the tool failed"
-                yield Verdict(winner.name, winner.template, tool, () if word == NOT_RUN else (1, 9), word, message)
+                yield Verdict(winner.name, tool, () if word == NOT_RUN else (1, 9), word, message)
 
     def close(self) -> None:
         pass

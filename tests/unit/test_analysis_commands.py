@@ -377,7 +377,7 @@ def test_merged_results_are_asked_about_and_count_once_retimed(folder: Path, tun
     assert [row["match"] for row in rows(none)] == ["none"]
     advice = "imported trials are ranked once they are re-timed here: run `autotune retime other`"
     assert none.err == f"autotune.db: {advice}\n"
-    for words in (("why", "other"), ("sanitize", "other"), ("export", "other", "--out", "out")):
+    for words in (("why", "other"), ("export", "other", "--out", "out")):
         complaint = autotune(*words).complaint
         assert complaint.startswith("autotune.db: no ")
         assert complaint.endswith(f"; {advice}")

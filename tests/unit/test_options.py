@@ -21,7 +21,7 @@ from autotune.store import Store
 from .tiny import Command
 
 ASKING = {"best", "why", "source", "trials", "history", "importance", "export", "report"}
-RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "sanitize", "check", "retime"}
+RUNNING = {"tune", "compare", "ladder", "dispatch", "profile", "check", "retime"}
 OF_FILES = {"fit-model", "worker", "import-model", "new-op", "templates"}
 """Commands that read no database, or take databases as arguments."""
 

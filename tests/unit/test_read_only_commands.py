@@ -52,7 +52,6 @@ REFUSING: tuple[tuple[str, ...], ...] = (
     ("best", "nothing"),
     ("query", "DELETE FROM trials"),
     ("dispatch", "lenet", "--explain"),
-    ("sanitize", "nothing", "--device", "host:check"),
     ("importance", "lenet"),
     ("export", "lenet", "--out", "out", "--no-proof", "--device", "none such"),
     ("profile", "lenet", "--device", "null"),
