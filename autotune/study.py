@@ -22,8 +22,8 @@ ADMITTED: Mapping[str, tuple[str, ...]] = {
     "fp64": ("fp64",),
 }
 """Maps a study's `accuracy` to the accuracy classes that may win."""
-SAMPLERS = ("default", "random", "tpe")
-"""The values of a study's `sampler`: the project's own, random, and Optuna's. They are implemented in `search`."""
+SAMPLERS = ("default", "random")
+"""The values of a study's `sampler`: the project's own, and random. They are implemented in `search`."""
 _SIXTEEN_BITS = ("fp16", "bf16")
 SPILL_LIMIT_BYTES = 1024  # on an H200, no kernel that spills more came within 40 % of its layer's best
 

@@ -39,15 +39,6 @@ class Encoding:
         """The parameter that selects the family, and the parameters of all families."""
         return {**self._family, **{name: dist for own in self._own for name, dist in own.items()}}
 
-    @property
-    def family(self) -> dict[str, CategoricalDistribution]:
-        """The parameter that selects the family, if there is one."""
-        return self._family
-
-    def own(self, family: int) -> dict[str, CategoricalDistribution]:
-        """Return a family's parameters."""
-        return self._own[family]
-
     def distributions(self, index: int) -> dict[str, BaseDistribution]:
         """Return the distributions of this config's parameters in a trial."""
         return {**self._family, **self._own[self._state.family_of(index)]}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import optuna
-from optuna.samplers import TPESampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from autotune.errors import StudyError
-from autotune.search.encoding import Encoding, Params
 from autotune.search.sampler import StudySampler
 from autotune.search.space_model import ListedSpaceModel, by_model
 from autotune.search.state import Family
@@ -94,7 +91,7 @@ class Search:
         if sampler not in SAMPLERS:
             raise StudyError(f"sampler = {sampler!r}: expected one of {', '.join(SAMPLERS)}")
         self._is_default = sampler == "default"
-        choose = {"default": by_model, "random": by_chance, "tpe": by_tpe}[sampler]
+        choose = by_model if self._is_default else by_chance
         self._spaces = [space for space in spaces if len(space.rows)]
         self._rows = ListedSpaceModel([family_of(space) for space in self._spaces], least=LEAST, choose=choose)
         self._state = self._rows.state
@@ -216,49 +213,8 @@ class Search:
         return self._spaces[family].config(index - self._state.offsets[family])
 
 
-DRAWS = 8
-"""Number of times that TPE is asked. If no draw is feasible and new, the free config nearest to the last one replaces
-it.
-"""
-
-
-def by_chance(rows: ListedSpaceModel, _study: optuna.Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
+def by_chance(rows: ListedSpaceModel, rng: np.random.Generator) -> int:
     """Choose a random free config of a random family."""
     state = rows.state
     family = int(rng.choice([family for family in range(len(state.families)) if state.free_of(family).any()]))
     return state.offsets[family] + int(rng.choice(np.flatnonzero(state.free_of(family))))
-
-
-def by_tpe(rows: ListedSpaceModel, study: optuna.Study, trial: FrozenTrial, rng: np.random.Generator) -> int:
-    """Choose the first new and feasible draw of Optuna's TPE, or the free config nearest to the last draw."""
-    state, encoding = rows.state, rows.encoding
-    tpe = _tpe(int(rng.integers(2**32)))
-    params: Params = {}
-    for _ in range(DRAWS):
-        params = _params(tpe, encoding, study, trial)
-        index = encoding.index_of(params)
-        if index is not None and state.free[index]:
-            return index
-    return state.nearest_free(encoding.family_index(params), encoding.row(params), rng)
-
-
-def _tpe(seed: int) -> TPESampler:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return TPESampler(seed=seed, group=True, multivariate=True, constant_liar=True, warn_independent_sampling=False)
-
-
-def _params(tpe: TPESampler, encoding: Encoding, study: optuna.Study, trial: FrozenTrial) -> Params:
-    """Draw all parameters once: first the parameters that TPE samples jointly, then the others one at a time."""
-    tpe.before_trial(study, trial)
-    params: Params = {}
-    space = tpe.infer_relative_search_space(study, trial)
-    if space:
-        params.update(tpe.sample_relative(study, trial, space))
-    for name, dist in encoding.family.items():
-        if name not in params:
-            params[name] = tpe.sample_independent(study, trial, name, dist)
-    for name, dist in encoding.own(encoding.family_index(params)).items():
-        if name not in params:
-            params[name] = tpe.sample_independent(study, trial, name, dist)
-    return params

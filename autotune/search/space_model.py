@@ -143,7 +143,7 @@ class ListedSpaceModel:
             forced = self._agreeing(trial, rng) if enqueued is None else enqueued
             if forced is None and not self.state.free.any():
                 raise SpaceExhausted(f"all {len(self.state)} feasible configs were proposed")
-            index = self._choose(self, study, trial, rng) if forced is None else forced
+            index = self._choose(self, rng) if forced is None else forced
             self._take(trial.number, index)
             if self._claimed(study, trial, index) or enqueued is not None:
                 break
@@ -230,10 +230,10 @@ class ListedSpaceModel:
             self.state.release(index)
 
 
-Choose = Callable[[ListedSpaceModel, "Study", FrozenTrial, np.random.Generator], int]
-"""A function that chooses a config index for a trial."""
+Choose = Callable[[ListedSpaceModel, np.random.Generator], int]
+"""A function that chooses the index of the next config."""
 
 
-def by_model(rows: ListedSpaceModel, _study: Study, _trial: FrozenTrial, rng: np.random.Generator) -> int:
+def by_model(rows: ListedSpaceModel, rng: np.random.Generator) -> int:
     """Choose the proposal of the project's own search."""
     return rows.proposer.propose(rng)

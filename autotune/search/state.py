@@ -162,23 +162,3 @@ class SearchState:
         self.observations.clear()
         self.pending.clear()
         self.free[:] = True
-
-    def nearest_free(self, family: int, row: Ints, rng: np.random.Generator) -> int:
-        """Return a family's free config nearest to a row: by Hamming distance, then ordinal distance, then at random.
-
-        If the family has no free config, return a random one from another family. Raises LookupError if there is none
-        left.
-        """
-        order = [family, *(other for other in range(len(self.families)) if other != family)]
-        for here in order:
-            free = np.flatnonzero(self.free_of(here))
-            if not len(free):
-                continue
-            if here != family:
-                return self.offsets[here] + int(rng.choice(free))
-            spans = np.array([max(1, len(values) - 1) for values in self.families[here].params.values()])
-            apart = self.families[here].rows[free] - row
-            distance = np.count_nonzero(apart, axis=1) + np.sum(np.abs(apart) / spans, axis=1) / (len(spans) + 1)
-            nearest = free[distance <= distance.min() + 1e-9]
-            return self.offsets[here] + int(rng.choice(nearest))
-        raise LookupError("every config was proposed")

@@ -290,7 +290,7 @@ def test_a_study_with_everything_is_the_same_when_written_and_read() -> None:
         time_budget_total_s=60.0,
         min_gain=0.01,
         seed=5,
-        sampler="tpe",
+        sampler="random",
         warm_start=False,
         templates=("tiny",),
         workspace_limit_bytes=1,

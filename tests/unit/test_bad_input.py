@@ -85,7 +85,7 @@ STUDIES = {
     ),
     "an unknown sampler": (
         ("trials = 10", 'sampler = "grid"'),
-        "bad.toml: sampler = 'grid': expected one of default, random, ",
+        "bad.toml: sampler = 'grid': expected one of default, random",
     ),
 }
 

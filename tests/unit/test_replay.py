@@ -69,7 +69,7 @@ def test_scores_are_medians_percentiles_and_means_over_files() -> None:
 
 def test_replay_covers_every_file_sampler_and_budget() -> None:
     recordings = [read_recording(DATA / name) for name in FILES]
-    scores = replay(recordings, samplers=["random", "tpe"], seeds=2, budgets=[5, 12], jobs=2)
+    scores = replay(recordings, samplers=["random", "default"], seeds=2, budgets=[5, 12], jobs=2)
     assert len(scores) == 2 * 2 * 3
     assert all(row.median >= 1.0 and row.seconds_per_evaluation > 0 for row in scores)
 
