@@ -145,15 +145,11 @@ class Table:
             raise self.error(key, expected)
         return Table(value, self.raises, self.file, self.path(key))
 
-    def entry(self, key: str, value: object) -> Table:
-        """Return a value from a JSON file as a table nested in this one."""
-        return self.below(key, value, f"expected an object, found {_json_words(value)}")
-
     def array(self, key: str) -> Sequence[object]:
         """Read a list from a JSON file."""
         value = self.content.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise self.error(key, f"expected an array, found {_json_words(value)}")
+            raise self.error(key, f"expected an array, found {shortened(json.dumps(value), _SHOWN)}")
         return value
 
 
@@ -177,7 +173,3 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 def is_time(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a positive number that fits into a float."""
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= sys.float_info.max
-
-
-def _json_words(value: object) -> str:
-    return "nothing" if value is None else shortened(json.dumps(value), _SHOWN)

@@ -59,11 +59,7 @@ class NullEvaluator(Evaluator):
                     f"compile_ms=NUMBER, {_MOST_DELAY_MS} at most, or compilers=COUNT"
                 )
             (delays if name in _DELAYS else self._shares)[name] = number
-        self._delay_ms, self._compile_ms, self._compilers = (
-            delays["delay_ms"],
-            delays["compile_ms"],
-            delays["compilers"],
-        )
+        self._delay_ms, self._compile_ms, self._compilers = delays.values()
         self._pool = ThreadPoolExecutor(int(self._compilers), "null-compile") if self._compilers else None
         self._device = threading.Lock()
         """held while a kernel runs"""
