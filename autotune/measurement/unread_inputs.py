@@ -7,8 +7,11 @@ large compared to the outputs.
 from __future__ import annotations
 
 import itertools
+import linecache
 import math
+import sys
 from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,7 +29,23 @@ _LEAST_EXTENT = 2  # minimum extent of an axis for changing only its last positi
 _DRAWS = 8  # number of draws of all inputs after which an unchanged output element counts as independent of them
 _OFFSET = 100.0  # added to numbers with a spread of about 1
 _HARDLY = 1e-3  # maximum change by the offset, relative to the change by other data, for an output without the mean
+_COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _MOST_ELEMENTS = 1 << 16  # maximum number of an output's elements to compare
+
+
+class _Watched(np.ndarray[Any, np.dtype[Any]]):
+    """Numbers that note the results of comparisons with them, by file and line."""
+
+    results: ClassVar[dict[tuple[str, int], set[bool]]] = {}
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = (np.asarray(each) if isinstance(each, _Watched) else each for each in inputs)
+        result = getattr(ufunc, method)(*plain, **options)
+        if ufunc in _COMPARISONS:
+            caller = sys._getframe(1)
+            found = _Watched.results.setdefault((caller.f_code.co_filename, caller.f_lineno), set())
+            found.update(np.unique(result).tolist())
+        return result.view(_Watched) if isinstance(result, np.ndarray) else result
 
 
 def doubtful_data(problems: Sequence[Problem]) -> list[str]:
@@ -59,6 +78,7 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
         f'kernels that lose digits there pass; give {array} fill = "uniform" and between = [120, 128]'
         for array, name in dict.fromkeys(itertools.chain.from_iterable(map(_unshifted, problems)))
     ]
+    warnings += [f"{reference}: {line}: the same for all test data, which lack a case" for line in _one_sided(problems)]
     for output, unreached, size in _reach(problems):
         if unreached and output.name in changing:
             warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
@@ -169,6 +189,20 @@ def _unread_ends(problems: Sequence[Problem]) -> list[tuple[str, str]]:
                 pairs = zip(before, after, strict=True)
                 affects[array.name, axis] = any(not np.array_equal(one.value, other.value) for one, other in pairs)
     return [key for key, found in affects.items() if not found]
+
+
+def _one_sided(problems: Sequence[Problem]) -> list[str]:
+    """Return the lines of the reference whose comparisons with integers from an input always have the same result."""
+    path = problems[0].operation.folder / NUMPY_REFERENCE
+    _Watched.results.clear()
+    with_integers = [problem for problem in problems if any(array.dtype not in FLOATS for array in problem.filled)]
+    for problem, seed in itertools.product(with_integers, range(_DRAWS)):
+        data, whole = _draw(problem, seed), {array.name for array in problem.filled if array.dtype not in FLOATS}
+        numpy_reference(problem, {name: own.view(_Watched) if name in whole else own for name, own in data.items()})
+    found = sorted(
+        line for (file, line), results in _Watched.results.items() if file == str(path) and len(results) == 1
+    )
+    return [f"line {line}: {linecache.getline(str(path), line).strip()}" for line in found]
 
 
 def _unshifted(problem: Problem) -> Iterator[tuple[str, str]]:
