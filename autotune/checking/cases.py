@@ -19,7 +19,7 @@ import numpy.typing as npt
 from autotune.checking.other_sizes import quick, within
 from autotune.checking.pairwise import Covering, Rows
 from autotune.checking.problem_features import problem_features
-from autotune.checking.problems import Derivation, derive, with_leading, with_runtimes
+from autotune.checking.problems import Derivation, derive, with_runtimes
 from autotune.devices.device import DeviceInfo
 from autotune.errors import AutotuneError, TemplateError
 from autotune.family.feasible import Tree
@@ -170,7 +170,7 @@ class CasePlan:
             if self.device.can.cpu:
                 most = max(_LEAST_HOST_IMAGES, _MOST_HOST_FLOPS * problem.runtime_size // problem.flops)
                 runtime, own = problem.operation.leading, problem.runtime_size
-                problem = next(with_leading(problem, (min(own, most),)), problem)
+                problem = next(valid_problems([partial(problem.with_runtime, min(own, most))]), problem)
                 if problem.runtime_size < own:
                     why = f"would take too long on a CPU; it ran at {runtime} = {problem.runtime_size} and below"
                     self.left_out.append((f"{layer.name} at its {runtime} = {own}", why))

@@ -14,7 +14,6 @@ from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
 from autotune.checking.other_sizes import OtherProblems, RuntimeSizes, within
-from autotune.checking.problems import with_leading
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.checking.unset_variables import dependence_on_unset
 from autotune.compilation.compile import Binary
@@ -27,7 +26,7 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
-from autotune.problem import Problem, by
+from autotune.problem import Problem, by, valid_problems
 from autotune.trial import Config, ErrorStats, Outcome
 
 
@@ -379,7 +378,7 @@ class FamilyCheck:
         too long.
         """
         source = render(bound, config)
-        smaller = with_leading(bound.problem, (first,) if first else ())
+        smaller = valid_problems([partial(bound.problem.with_runtime, first)] if first else [])
         bounds = (BoundTemplate(bound.template, problem, bound.device) for problem in smaller)
         sources = (*(relaunched(source, other) for other in bounds), source)
         on = self._evaluator

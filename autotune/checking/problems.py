@@ -103,11 +103,6 @@ def _rotated(numbers: Sequence[int], by: int) -> tuple[int, ...]:
     return (*numbers[first:], *numbers[:first])
 
 
-def with_leading(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
-    """Yield the problem at each of these leading sizes that no rule excludes."""
-    return valid_problems(partial(problem.with_runtime, size) for size in sizes)
-
-
 def with_runtimes(problem: Problem, sizes: Iterable[int]) -> Iterator[Problem]:
     """Yield the problem with one run-time size at a time set to each of `sizes`, unless a rule excludes it."""
     places = range(len(problem.runtime_sizes))
