@@ -20,7 +20,7 @@ from autotune.exporting.kernel import NVCC_FLAGS, SelectedKernel, kernel_text, n
 from autotune.exporting.launch_plan import arch_refusal, check_recorded
 from autotune.exporting.operation_context import operation_context
 from autotune.exporting.python_package import named, package_texts, package_words
-from autotune.exporting.template_context import golden_context, identifiers, shapes, view_of
+from autotune.exporting.template_context import c_string, golden_context, identifiers, in_table, shapes, view_of
 from autotune.family.render import render_words
 from autotune.measurement.numpy_reference import in_numpy
 from autotune.measurement.reference import reference_text
@@ -147,12 +147,12 @@ def library_texts(served: Sequence[SelectedKernel], archs: Sequence[int], *, sel
         "operation": view,
         "python": package_words(declared),
         "kernels": views,
+        "c_string": c_string,
+        "in_table": in_table,
         "kernel_list": ", ".join(f"&{view.identifier}" for view in views),
         "shapes": shapes(views),
         "goldens": [
-            golden_context(kernel.problem, kernel.source, view.identifier, view.name)
-            for kernel, view in zip(served, views, strict=True)
-            if self_test
+            golden_context(kernel, view.identifier) for kernel, view in zip(served, views, strict=True) if self_test
         ],
         "archs": ";".join(map(str, archs)),
         "nvcc_flags": " ".join(NVCC_FLAGS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 import string
@@ -15,7 +14,7 @@ from autotune.devices.device import DeviceInfo
 from autotune.escape import in_comment
 from autotune.exporting.golden import Samples, golden
 from autotune.exporting.kernel import ARCHS, SelectedKernel, gencode, never_run
-from autotune.exporting.launch_plan import Need, Plan, arch_refusal, plan_of
+from autotune.exporting.launch_plan import Plan, arch_refusal, plan_of
 from autotune.exporting.operation_context import word_constants
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers
@@ -29,16 +28,12 @@ class KernelContext:
 
     kernel: SelectedKernel
     identifier: str
-    name: str
-    """the kernel's name as a C++ string literal"""
     initialisers: tuple[str, ...]
     """lines of C that initialise the kernel's problem"""
     config: str
     problem_numbers: tuple[int, ...]
     device: str
-    """the device's name in a Markdown table"""
-    device_name: str
-    """the device's name as a C++ string literal"""
+    """the device's name or, if it isn't a GPU, what it is"""
     device_numbers: str
     plan: Plan
     least_arch: int
@@ -58,14 +53,12 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
     return KernelContext(
         kernel=kernel,
         identifier=identifier,
-        name=c_string(kernel.name),
         initialisers=_initialisers(problem),
         config=in_comment(str(source.config)),
         problem_numbers=problem_numbers(problem),
-        device=_in_table(_device(device)),
-        device_name=c_string(_device(device)),
+        device=_device(device),
         device_numbers=_device_numbers(device),
-        plan=_printed(plan_of(kernel.bound, source)),
+        plan=plan_of(kernel.bound, source),
         least_arch=_least_arch(kernel),
         exact=is_exact(source.program.text),
         codes=" ".join(gencode(archs, source.program.text)),
@@ -93,14 +86,6 @@ def _least_arch(kernel: SelectedKernel) -> int:
     """Return the oldest architecture supported by the kernel's family."""
     admitted = (arch for arch in ARCHS if not arch_refusal(kernel.bound, kernel.source, arch))
     return next(admitted, kernel.origin.device.arch)
-
-
-def _printed(plan: Plan) -> Plan:
-    """Convert a plan's reasons to C++ strings."""
-    of_device, of_n = (
-        tuple(Need(need.holds, c_string(need.reason)) for need in needs) for needs in (plan.device_needs, plan.n_needs)
-    )
-    return dataclasses.replace(plan, device_needs=of_device, n_needs=of_n)
 
 
 def _device(device: DeviceInfo) -> str:
@@ -171,7 +156,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _in_table(text: str) -> str:
+def in_table(text: str) -> str:
     """Escape a text for a cell of a Markdown table."""
     return re.sub(r"[\\`*<>\[\]|&]", lambda found: f"&#{ord(found[0])};", in_comment(text))
 
@@ -182,13 +167,14 @@ def c_string(text: str) -> str:
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'
 
 
-def golden_context(problem: Problem, source: KernelSource, identifier: str, name: str) -> dict[str, object]:
+def golden_context(kernel: SelectedKernel, identifier: str) -> dict[str, object]:
     """Return the golden values of a kernel's problem for the template. Raises TemplateError if a reference fails."""
+    problem, source = kernel.problem, kernel.source
     values = golden(problem, int(source.hash, 16))  # so that kernels are tested at different sizes
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
     return {
         "identifier": identifier,
-        "name": name,
+        "name": c_string(kernel.name),
         "sizes": _array(values.sizes),
         "least": _array(values.least),
         "more_sizes": tuple(map(_array, values.more_sizes)),
