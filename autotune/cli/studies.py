@@ -170,6 +170,8 @@ def import_model(
     if not layers:
         why = "; ".join(reasons(imported[0])) or f"it has no {OPERATIONS[op]}"
         raise ModelError(f"{source}: nothing to tune: {why}")
+    if training and all(layer.problem.dtype == "f32" for layer in layers):
+        accuracy = accuracy or "tf32"  # the only class of filter gradients, except depthwise ones
     for layer in layers:
         if why := unadmitted(accuracy, layer.problem.dtype):
             raise ModelError(f"{source}: {why}")

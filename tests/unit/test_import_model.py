@@ -548,6 +548,7 @@ def test_training_has_the_gradients_of_each_convolution_but_the_first_ones_data(
     found = {layer.name: layer.problem for layer in layers(autotune, model, "--training", "--layout", "nhwc")}
     others = [f"{name}{part}" for name in "vut" for part in ("", "-data", "-filter")]
     assert list(found) == ["stem", "stem-filter", *others]
+    assert load_study(tmp_path / "net.toml").accuracy == "tf32", "no family computes filter gradients in float32"
     assert {found[name].values["epilogue"] for name in ("stem", "v", "v-data", "u")} == {"none"}
     for name in ("v", "u"):
         forward, data, weight = found[name].names(), found[f"{name}-data"].names(), found[f"{name}-filter"]
