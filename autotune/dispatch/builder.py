@@ -17,7 +17,6 @@ from autotune.dispatch.dispatcher import DEFAULT, Dispatcher, Rule, Split, ends
 from autotune.dispatch.header import render_dispatch, template_record
 from autotune.dispatch.matrix import Matrix, build_matrix, served, technique_configs, tuned_rows
 from autotune.dispatch.plan import (
-    Making,
     Plan,
     chosen,
     ends_of,
@@ -118,9 +117,8 @@ def build(
     matrix, measured = build_matrix(run, key, tuned, held=held, interpolated=interpolated, named=named)
     floor = run.store.noise_floors.latest(run.evaluator.info, study.measurement_mode)
     noise = max(LEAST_NOISE, floor.noise_fraction if floor else 0.0)
-    making = Making(kernels)
-    left_out_configs = left_out(matrix, rows, making)
-    full = make(matrix, rows, replace(making, wanted=tuple(matrix.techniques.values())))
+    left_out_configs = left_out(matrix, rows, kernels)
+    full = make(matrix, rows, kernels, tuple(matrix.techniques.values()))
     plan = with_default_first(matrix, rows, full, left_out_configs)
     rules = RuleTrials(run, matrix, rows, plan, scope, sorted(held))
     tried = rules.run(named_rules(study, matrix, plan))

@@ -64,30 +64,21 @@ class Plan:
     """relative times of each kernel, followed by the default, on each known layer"""
 
 
-@dataclass(frozen=True)
-class Making:
-    """How to build a plan."""
-
-    kernels: int
-    """maximum number of chosen kernels, without the default"""
-    wanted: tuple[int, ...] = ()
-    """configs that are always in the portfolio"""
-
-
-def make(matrix: Matrix, rows: Sequence[int], making: Making) -> Plan:
+def make(matrix: Matrix, rows: Sequence[int], kernels: int, wanted: Sequence[int] = ()) -> Plan:
     """Build a plan from some layers and the layers interpolated between them.
 
-    Configs that only other layers contribute aren't considered.
+    At most `kernels` configs are chosen, not counting the default and the `wanted` ones. Configs that only other layers
+    contribute aren't considered.
     """
     known = with_interpolated(matrix, rows)
-    kept = dict.fromkeys([*portfolio(matrix, known, making.kernels), *making.wanted])
-    kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
-    names = (*kernel_names([matrix.configs[kernel] for kernel in kernels]), DEFAULT)
+    kept = dict.fromkeys([*portfolio(matrix, known, kernels), *wanted])
+    chosen_kernels = tuple(kernel for kernel in kept if kernel != matrix.default)
+    names = (*kernel_names([matrix.configs[kernel] for kernel in chosen_kernels]), DEFAULT)
     columns = matrix.values[list(rows)].T.tolist()
     properties = tuple(item.around(column) for item, column in zip(PROPERTIES, columns, strict=True))
-    squares = (BEST_TIME * np.exp(expected_here(matrix, known, (*kernels, matrix.default)))) ** 2
+    squares = (BEST_TIME * np.exp(expected_here(matrix, known, (*chosen_kernels, matrix.default)))) ** 2
     relative_times = tuple(map(tuple, np.rint(squares).astype(np.int64).T.tolist()))
-    return Plan(kernels, names, properties, FASTEST, tuple(known), relative_times)
+    return Plan(chosen_kernels, names, properties, FASTEST, tuple(known), relative_times)
 
 
 def expected_here(matrix: Matrix, rows: Sequence[int], configs: Sequence[int]) -> Floats:
@@ -179,9 +170,9 @@ def chosen(matrix: Matrix, rows: Sequence[int], plan: Plan) -> tuple[int, ...]:
     return tuple(configs)
 
 
-def left_out(matrix: Matrix, rows: Sequence[int], making: Making) -> tuple[int, ...]:
+def left_out(matrix: Matrix, rows: Sequence[int], kernels: int) -> tuple[int, ...]:
     """Return, for each layer, the config chosen by a plan of all other layers, or -1 if none supports it."""
-    return tuple(chosen(matrix, [row], make(matrix, others(rows, row), making))[0] for row in rows)
+    return tuple(chosen(matrix, [row], make(matrix, others(rows, row), kernels))[0] for row in rows)
 
 
 def others(rows: Sequence[int], row: int) -> list[int]:

@@ -11,7 +11,6 @@ import pytest
 from autotune.dispatch.dispatcher import DEFAULT, FASTEST, PROPERTIES, Rule, Split, ends
 from autotune.dispatch.matrix import Matrix, portfolio, served, suggested_configs
 from autotune.dispatch.plan import (
-    Making,
     chosen,
     left_out,
     make,
@@ -25,7 +24,7 @@ from autotune.distance import SAME, property_similarity
 from autotune.problem import Conv2dProblem, Layer
 from autotune.trial import Config
 
-MAKING = Making(kernels=4)
+KERNELS = 4
 NO = np.inf
 
 
@@ -133,17 +132,16 @@ def test_a_kernel_is_expected_to_do_as_on_the_layers_that_are_most_similar() -> 
     layers = [layer(k) for k in (4, 8, 32, 64, 10, 24)]
     few, many = (20, 10, 12), (20, 12, 10)
     made = matrix(layers, [few, few, many, many, many, few], [[1], [1], [2], [2], [2], [1]])
-    assert chosen(made, [4, 5], make(made, range(4), MAKING)) == (1, 2)
+    assert chosen(made, [4, 5], make(made, range(4), KERNELS)) == (1, 2)
 
 
 def test_what_idles_is_not_held_against_a_kernel_where_nothing_does() -> None:
     """1 is slower than 2 on layers where it leaves half of the device idle, and faster on others."""
     layers = [layer(k) for k in (4, 8, 16)]
     made = matrix(layers, [(40, 12, 10), (40, 12, 10), (40, 10, 11)], [[2], [2], [1]])
-    making = replace(MAKING, wanted=(1, 2))
-    assert chosen(made, [2], make(made, [0, 1], making)) == (2,)
+    assert chosen(made, [2], make(made, [0, 1], KERNELS, (1, 2))) == (2,)
     made.padded_outputs[:2, 1] *= 2
-    assert chosen(made, [0, 2], make(made, [0, 1], making)) == (2, 1)
+    assert chosen(made, [0, 2], make(made, [0, 1], KERNELS, (1, 2))) == (2, 1)
 
 
 def test_a_layer_interpolated_between_two_batches_speaks_where_both_are_known() -> None:
@@ -156,7 +154,7 @@ def test_a_layer_interpolated_between_two_batches_speaks_where_both_are_known() 
         made = matrix(layers, times, [[1, 2], [1, 2]])
         assert with_interpolated(made, [0, 1]) == [0, 1, 2]
         assert with_interpolated(made, [1]) == [1]
-        assert chosen(made, [0, 1], make(made, [0, 1], MAKING)) == (fast, fast)
+        assert chosen(made, [0, 1], make(made, [0, 1], KERNELS)) == (fast, fast)
 
 
 def test_a_portfolio_takes_the_largest_regret_away_first_and_nothing_for_nothing() -> None:
@@ -205,13 +203,13 @@ def example() -> Matrix:
 def test_leaving_a_layer_out_leaves_out_what_only_it_suggests() -> None:
     made = example()
     rows = range(8)
-    assert set(make(made, rows, MAKING).kernels) == {1, 2, 3}
-    assert set(make(made, [0, 1, 2, 4, 5, 6, 7], MAKING).kernels) == {1, 2}
-    without = left_out(made, rows, MAKING)
+    assert set(make(made, rows, KERNELS).kernels) == {1, 2, 3}
+    assert set(make(made, [0, 1, 2, 4, 5, 6, 7], KERNELS).kernels) == {1, 2}
+    without = left_out(made, rows, KERNELS)
     assert without[3] in (1, 2)
     assert without[6:] == (2, 2)
     made.times_us[3] = (40, 14, 14, 500)  # the times of a layer left out do not change its kernel
-    assert left_out(made, rows, MAKING)[3] == without[3]
+    assert left_out(made, rows, KERNELS)[3] == without[3]
 
 
 def test_the_nearest_layers_kernel_stands_in() -> None:
@@ -229,14 +227,14 @@ def test_a_rule_that_says_nothing_of_layers_left_out_puts_the_default_first() ->
     layers = [layer(k) for k in (4, 6, 8, 12)]
     times = [[20.0, *(10.0 if kernel == row else 90.0 for kernel in range(4))] for row in range(4)]
     made = matrix(layers, times, [[1], [2], [3], [4]])
-    plan = make(made, range(4), MAKING)
+    plan = make(made, range(4), KERNELS)
     assert with_default_first(made, range(4), plan, [2, 1, 1, 1]).rule == DEFAULT
     assert with_default_first(made, range(4), plan, [1, 2, 3, 4]).rule == plan.rule
 
 
 def test_a_layer_unlike_the_others_gets_the_default() -> None:
     made = example()
-    plan = make(made, range(7), MAKING)
+    plan = make(made, range(7), KERNELS)
     assert chosen(made, [7], plan) == (2,)
     far = matrix([*made.layers[:7], layer(48 * 8)], made.times_us.tolist(), made.top_configs)
     assert chosen(far, [7], plan) == (0,)
