@@ -208,7 +208,7 @@ def _sentences(
             f"{change.parameter}={values[str(change.parameter)]} ({change.instead} is {_ratio(change) - 1:.1%} slower)"
             for change in helpful[:3]
         )
-        yield f"These of its values matter most: {reasons}."
+        yield f"These values matter most: {reasons}."
     if facts.floor_fraction is not None:
         limit = f", limited by {facts.limiter}" if facts.limiter else ""
         yield f"It reaches {facts.floor_fraction:.0%} of the floor's speed{limit}."
