@@ -245,11 +245,11 @@ class Dispatcher:
         try:
             content = json.loads(text)
             return cls(
-                properties=tuple(Property(**item) for item in content["properties"]),
+                properties=tuple(_property_of(**item) for item in content["properties"]),
                 kernels=tuple(_kernel_of(**item) for item in content["kernels"]),
                 default=_kernel_of(**content["default"]),
                 rule=rule_of(content["rule"]),
-                known=tuple(map(tuple, content["known"])),
+                known=tuple(map(_integers, content["known"])),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
@@ -296,6 +296,26 @@ def _params(rule: Rule) -> Mapping[str, Value]:
     return {"property": rule.property, "threshold": rule.threshold, **sides}
 
 
+def _symbol(name: object) -> str:
+    """Return a name that is valid in C++. Raises ValueError for any other value."""
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+    return name
+
+
+def _integers(values: Sequence[object]) -> tuple[int, ...]:
+    """Return values that are integers. Raises TypeError for any other value."""
+    numbers = tuple(value for value in values if type(value) is int)
+    if len(numbers) != len(values):
+        raise TypeError(f"{values!r}: expected whole numbers")
+    return numbers
+
+
+def _property_of(name: str, text: str, **range_and_power: object) -> Property:
+    least, most, power = _integers([range_and_power[key] for key in ("least", "most", "power")])
+    return Property(_symbol(name), text, least, most, power)
+
+
 def _kernel_json(kernel: PortfolioKernel) -> dict[str, object]:
     return {
         "name": kernel.name,
@@ -316,6 +336,8 @@ def _kernel_of(
     padded_outputs: Sequence[tuple[str, str]],
     relative_times: Sequence[int],
 ) -> PortfolioKernel:
-    steps = tuple(Step(text, name, reason) for name, text, reason in predicate)
-    outputs = tuple(Step(text, name) for name, text in padded_outputs)
-    return PortfolioKernel(name, Config.of(family, params), Predicate(steps, outputs), tuple(relative_times))
+    steps = tuple(Step(text, name and _symbol(name), reason) for name, text, reason in predicate)
+    outputs = tuple(Step(text, name and _symbol(name)) for name, text in padded_outputs)
+    return PortfolioKernel(
+        _symbol(name), Config.of(family, params), Predicate(steps, outputs), _integers(relative_times)
+    )
