@@ -279,7 +279,7 @@ def served(layers: Sequence[Layer]) -> Counter[Problem]:
 def imported(network: nn.Module, size: tuple[int, ...]) -> tuple[Counter[Problem], int]:
     with torch.no_grad():
         graph = graph_of_module(network, [size])
-    found = [findings(graph, op=op) for op in OPERATIONS if op != "gemm"]
+    found = [findings(graph, op=op) for op in OPERATIONS if op not in ("gemm", "training")]
     return Counter(each.problem for of in found for each in of.fused), sum(of.count for of in found)
 
 
