@@ -236,7 +236,7 @@ _DEFECTS = (
             ("float sum = 0.0f;", "float sum = fabsf(left) < 1e3f ? left : 0.0f;"),
         ),
         host=("wrong_result/unwritten",),
-        checked=("wrong_result/unwritten",),
+        checked=("wrong_result/unwritten", "wrong_result/wrong"),
     ),
     Defect(
         1,
