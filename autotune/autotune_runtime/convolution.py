@@ -129,7 +129,7 @@ class Problem(_OfConvolution):
 
     @property
     def operation(self) -> str:
-        """The operation that computes the problem: conv2d if possible, or else conv or conv_transpose."""
+        """The operation's name: conv2d if it can express the problem, otherwise conv or conv_transpose."""
         of = self.geometry
         if of.transposed:
             return "conv_transpose"

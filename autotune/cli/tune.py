@@ -141,7 +141,7 @@ def tune(
     if cluster is not None:
         tune_on_cluster(plan, cluster, classes, db, style, device=device, jobs=jobs)
     elif classes:
-        raise StudyError("--device-class goes with --cluster; on this machine name the device by --device")
+        raise StudyError("--device-class requires --cluster; choose a device of this machine with --device")
     else:
         tune_and_show(plan, device, jobs, db, style)
 

@@ -297,14 +297,14 @@ def _params(rule: Rule) -> Mapping[str, Value]:
 
 
 def _symbol(name: object) -> str:
-    """Return a name that is valid in C++. Raises ValueError for any other value."""
+    """Return `name` if it is a valid C++ identifier. Raises ValueError otherwise."""
     if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
         raise ValueError(f"{name!r}: expected a name of letters, digits and _")
     return name
 
 
 def _integers(values: Sequence[object]) -> tuple[int, ...]:
-    """Return values that are integers. Raises TypeError for any other value."""
+    """Return `values` if all of them are integers. Raises TypeError otherwise."""
     numbers = tuple(value for value in values if type(value) is int)
     if len(numbers) != len(values):
         raise TypeError(f"{values!r}: expected whole numbers")

@@ -114,7 +114,7 @@ def kernel_names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def costs_of(matrix: Matrix, plan: Plan) -> Costs:
-    """Compute the cost of rules with a plan's kernels, on the layers that the plan knows."""
+    """Return the costs of choosing each of a plan's kernels on each of its known layers."""
     here, columns = list(plan.known), [*plan.kernels, matrix.default]
     weights, best = matrix.weights[here], matrix.best_us[here]
     return Costs(

@@ -189,7 +189,7 @@ def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Pa
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
-    """Run a compiler in a folder, which also gets its temporary files, so that they are removed even after a kill."""
+    """Run a compiler in `folder`. Its temporary files go there too, so they are removed even if it is killed."""
     environ = {**clean(), "TMPDIR": str(folder)}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environ)

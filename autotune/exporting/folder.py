@@ -64,9 +64,9 @@ def _is_written(folder: Path, name: str, hashes: Mapping[str, str]) -> bool:
 
 
 def _earlier(folder: Path, hashes: Mapping[str, str]) -> set[str]:
-    """Return the files of the export in a folder. `hashes` are the new files' hashes.
+    """Return the files that an earlier export wrote to the folder. `hashes` are the new files' hashes.
 
-    Raises StoreError if somebody has edited one of the files.
+    Raises StoreError if any of the earlier files has been edited.
     """
     try:
         content = json.loads((folder / PROVENANCE).read_bytes())

@@ -165,7 +165,7 @@ def _between(sign: str, left: Folded, right: Folded) -> Folded:
 
 
 def _whole(part: Folded) -> Folded:
-    """Convert a part to a Whole."""
+    """Wrap an expression that C++ would compute in 32 bits in `Whole`, the 64-bit integer type."""
     return replace(part, cpp=f"Whole({part.cpp})", binds=_ATOM, plain=False) if part.plain else part
 
 

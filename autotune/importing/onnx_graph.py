@@ -143,7 +143,7 @@ class GraphReader:
         yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
 
     def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
-        """Return a convolution's arguments other than tensors, and why no kernel computes it, or ""."""
+        """Return a convolution's non-tensor arguments, and the reason why no kernel supports it ("" if one does)."""
         proto = node.proto
         if proto.domain not in _ONNX:
             return {}, f"a {node.kind} of {proto.domain}, which is another operation"

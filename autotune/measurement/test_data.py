@@ -34,9 +34,7 @@ Kind = Literal["normal", "integers", "edges"]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Arrays with kinds of numbers that don't occur in normal data. A field of 0 means that there are none of this
-    kind.
-    """
+    """Arrays with unusual numbers that normal test data lack. A field of 0 leaves its kind out."""
 
     arrays: tuple[Array, ...]
     mean: float = 0.0

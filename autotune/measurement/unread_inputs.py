@@ -49,7 +49,7 @@ class _Watched(np.ndarray[Any, np.dtype[Any]]):
 
 
 def doubtful_data(problems: Sequence[Problem]) -> list[str]:
-    """Run the reference on these problems with different inputs, compare the outputs, and return warnings.
+    """Return warnings about inputs that the reference ignores and test data that would hide errors.
 
     Raises TemplateError if the reference fails.
     """

@@ -49,7 +49,7 @@ def test_the_layer_of_the_readme_takes_its_recorded_time() -> None:
         "|"
     )
     ours_us, cudnn_us = cells[5].strip(), cells[6].strip()
-    assert f"takes {ours_us} us, and {cudnn_us} with cuDNN" in (ROOT / "README.md").read_text()
+    assert f"takes {ours_us} us, compared to {cudnn_us} us with cuDNN" in (ROOT / "README.md").read_text()
 
 
 def test_a_changed_figure_is_noticed(tmp_path: Path) -> None:
