@@ -251,7 +251,7 @@ class Dispatcher:
                 rule=rule_of(content["rule"]),
                 known=tuple(map(_integers, content["known"])),
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StudyError(f"dispatcher: its record cannot be read: {error}") from None
 
 
