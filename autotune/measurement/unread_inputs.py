@@ -40,6 +40,8 @@ class _Watched(np.ndarray[Any, np.dtype[Any]]):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         plain = (np.asarray(each) if isinstance(each, _Watched) else each for each in inputs)
+        if "out" in options:  # of += and mean
+            options["out"] = tuple(np.asarray(each) if isinstance(each, _Watched) else each for each in options["out"])
         result = getattr(ufunc, method)(*plain, **options)
         if ufunc in _COMPARISONS:
             caller = sys._getframe(1)
