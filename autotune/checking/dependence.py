@@ -25,7 +25,7 @@ from autotune.workers.worker import DependenceRequest, Worker, WorkerLost
 
 _MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax of one column ignores the input
 _DEADLINE_S = 60.0
-_FEW = 126, 255  # largest minus smallest number: too few for bytes, and for wider integers, of which a byte holds all
+_FEW = 126, 255  # ranges of test data that are too narrow for bytes, and for wider integers (they would fit in bytes)
 _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convolution's strides skip some of the products
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error

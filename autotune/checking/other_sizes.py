@@ -45,7 +45,7 @@ _WIDER = 8  # sizes go up to this many times 32, where a rounded reciprocal no l
 _TRIES = 12  # maximum number of problems to try until the family supports one
 _VECTORS = (1, 2, 4, 8)  # elements beyond whole tiles: 1, or the smallest number that a kernel with vectors supports
 _MOST_EXTENT, _MOST_TILES = 1024, 2  # maximum extent of a tile, and maximum number of whole tiles along an axis
-_LATER = 8  # elements after whole tiles by which a block or derived value has appeared, even if it is late
+_LATER = 8  # elements after whole tiles, by which even a kernel that rounds down has another block or derived value
 _TILES = 24  # maximum number of sizes to try until one begins a new tile
 
 
@@ -173,7 +173,7 @@ class OtherProblems:
         for name, extent in places[:_TILES]:
             whole = int(extent) * int(self._rng.integers(1, _MOST_TILES + 1))
             for more in _VECTORS:
-                sizes = [{str(name): whole + count * more} for count in (0, 1, _LATER, _LATER + 1)]
+                sizes = [{str(name): whole + beyond} for beyond in (0, more, _LATER, _LATER + more)]
                 found = self._supported(bound, config, sizes[1], _QUICK_FLOPS, _QUICK_ELEMENTS)
                 if found:
                     full, _, late, after = (_geometry(bound, config, each) for each in sizes)

@@ -28,13 +28,17 @@ def training_findings(network: Graph) -> Findings:
             product = unsupported_product(operator.product)
             left_out.append(replace(product, flops=3 * operator.product.flops))
         elif layer is not None and not isinstance(layer.problem, Convolution) and layer.kind == KINDS["conv2d"]:
-            left_out.append(Unsupported(plain(layer.label), plain(layer.why_not, 1000), layer.flops))
+            flops = None if layer.flops is None else 3 * layer.flops
+            left_out.append(Unsupported(plain(layer.label), plain(layer.why_not, 1000), flops))
         elif layer is not None and isinstance(layer.problem, Convolution):
             for part, problem in _parts(layer.problem.geometry, network):
                 try:
                     fused.append(Fused(plain(layer.label), computed(problem), ending=part))
                 except StudyError as error:
                     left_out.append(Unsupported(plain(layer.label) + part, plain(str(error), 1000), layer.flops))
+            if not layer.problem.geometry.has_gradients:
+                why = "no kernel computes its gradients, because its output padding is not below its stride"
+                left_out.append(Unsupported(plain(layer.label), why, None if layer.flops is None else 2 * layer.flops))
     return Findings("training", network.images, tuple(fused), tuple(left_out))
 
 
