@@ -34,7 +34,7 @@ class Choice:
     """fraction by which a kernel must be faster in a short race, which the first call of sizes that are not in `raced`
     runs; None: no race, the kernel is used"""
     raced: tuple[tuple[int, ...], ...] = ()
-    """sizes [C, ...] of the first tensor with which the kernel won a conversion's race"""
+    """the first tensor's sizes [C, ...] in each race that the kernel won during a conversion"""
     linear: bool = False
     """whether PyTorch's operator is a linear layer instead of a convolution"""
 

@@ -147,8 +147,8 @@ def _problems(check: FamilyCheck) -> list[Gap]:
 def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[CheckRow]) -> tuple[str, ...]:
     """Return values, or pairs of values, that all failures have but no correct config.
 
-    If there are none, return values that all failures and few correct configs have, since a broken branch may give
-    correct results on some problems.
+    If there are none, return values that all failures share with only a few correct configs, since a broken branch
+    may be right on some problems.
     """
     right = [row.factors for row in rows if row.outcome == Outcome.CORRECT and row.factors]
     wrong = [row.factors for row in failed if row.factors]

@@ -86,7 +86,7 @@ def stopping_on_interrupt() -> AbstractContextManager[Callable[[], bool]]:
 
 
 def end_interrupted(left: str, *, resumes: bool = True) -> NoReturn:
-    """Exit after Ctrl-C, printing on one line what is left to do and the command that continues."""
+    """Print one line with what is left to do and the command that continues, and exit. Called after Ctrl-C."""
     arguments = [word for word in sys.argv[1:] if word != "--fresh"]  # because --fresh would start over
     how = "resume" if resumes else "begin again"
     note(f"autotune: interrupted; {left}; to {how}: {shlex.join(['autotune', *arguments])}")
