@@ -131,7 +131,7 @@ def front() -> None:
     studies = [
         ("ResNet-50, FP16", "H200", "resnet50-fp16", "recorded-networks"),
         ("ResNet-50, TF32", "H200", "resnet50-tf32", "recorded-networks"),
-        ("VGG-16, FP16", "H100", "vgg16-fp16", "recorded-h100"),
+        ("VGG-16, FP16", "H200", "vgg16-fp16", "recorded-networks"),
         ("depthwise layers of 3 networks, FP16", "H200", "depthwise-fp16", "recorded-networks"),
         ("34 convolutions of KernelBench, 1-D to 3-D, FP16", "H200", "kernelbench-fp16", "recorded-convolutions"),
         ("30 matrix products of networks, FP16 and BF16", "H200", "gemm-networks", "recorded-networks"),
