@@ -235,7 +235,7 @@ _DEFECTS = (
             ("    float largest = -3", "    const float left = sum_of[threadIdx.y][0];\n    float largest = -3"),
             ("float sum = 0.0f;", "float sum = fabsf(left) < 1e3f ? left : 0.0f;"),
         ),
-        host=("wrong_result/unwritten",),
+        host=("wrong_result/unwritten", "wrong_result/wrong"),
         checked=("wrong_result/unwritten", "wrong_result/wrong"),
     ),
     Defect(

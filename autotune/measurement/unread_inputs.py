@@ -11,6 +11,7 @@ import linecache
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,11 +22,13 @@ from autotune.measurement.test_data import edged
 from autotune.operation.declarations import DRAWN, Array
 from autotune.operation.operation import DATA, FILE, NUMPY_REFERENCE
 from autotune.operation.storage_types import FLOATS, TYPES
-from autotune.problem import Problem
+from autotune.problem import Problem, make_problem, valid_problems
 
 ALLOWED = 2.0**-8
 """The largest error that a tolerance should allow, relative to an output: the rounding of bf16."""
 _NARROW = 1 << 15  # smaller numbers fit into 16 bits
+_TIMES, _MORE = 8, 1.5  # factor on a size, and by how much the outputs must grow with it
+_MOST_READ = 1 << 20  # maximum number of an array's elements in such a larger problem
 _LEAST_EXTENT = 2  # minimum extent of an axis for changing only its last position
 _RUNS = 16  # maximum number of runs of the reference that watch its comparisons
 _DRAWS = 8  # number of draws of all inputs after which an unchanged output element counts as independent of them
@@ -83,10 +86,10 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
         for array, name in dict.fromkeys(itertools.chain.from_iterable(map(_unshifted, problems)))
     ]
     warnings += [f"{reference}: {line}: the same for all test data, which lack a case" for line in _one_sided(problems)]
-    for output, unreached, size in _reach(problems):
+    for problem, output, unreached, size in _reach(problems):
         if unreached and output.name in changing:
             warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
-        if _is_wide(output) and size < _NARROW:
+        if _is_wide(output) and size < _NARROW and _grows(problem, output.name, size):
             warnings.append(
                 f"{file}: {output.name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
                 "give its inputs larger `integers`, or check.toml larger problems"
@@ -132,7 +135,19 @@ def _allowed(problems: Sequence[Problem]) -> dict[str, float]:
     return found
 
 
-def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
+def _grows(problem: Problem, name: str, size: float) -> bool:
+    """Return whether an output exceeds its largest magnitude on a larger problem.
+
+    Some outputs never do, such as counts in groups of 32 elements.
+    """
+    sizes = ((each.name, _TIMES * int(problem.values[each.name])) for each in problem.operation.sizes)
+    larger = valid_problems(partial(make_problem, problem.operation, {**problem.values, own: n}) for own, n in sizes)
+    small = [each for each in larger if all(array.elements <= _MOST_READ for array in each.arrays)]
+    found = (each for one in small for each in numpy_reference(one, _draw(one, 0)) if each.output.name == name)
+    return not small or any(float(abs(each.value).max()) > _MORE * size for each in found)
+
+
+def _reach(problems: Sequence[Problem]) -> list[tuple[Problem, Array, str, float]]:
     """Return, for each output, a text about elements that are equal for all inputs, and the largest magnitude.
 
     The outputs are from the problem with the most FLOPs among those with integer arrays, because in small problems the
@@ -156,7 +171,7 @@ def _reach(problems: Sequence[Problem]) -> list[tuple[Array, str, float]]:
             where = ", ".join(f"{axis} = {at}" for axis, at in zip(first.output.axes, place, strict=True))
             name = first.output.name
             told = f"{same.sum()} of {same.size} elements of {name} are the same for all inputs, the first at {where}"
-        reached.append((first.output, told, max(float(abs(each.value).max()) for each in (first, *others))))
+        reached.append((problem, first.output, told, max(float(abs(each.value).max()) for each in (first, *others))))
     return reached
 
 

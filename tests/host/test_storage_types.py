@@ -276,6 +276,13 @@ def test_sums_that_16_bits_hold_are_told(tmp_path: Path) -> None:
     assert "16 bits" in told
 
 
+def test_counts_that_larger_problems_do_not_increase_are_not_told(tmp_path: Path) -> None:
+    texts, sizes = PLACES["i8"]
+    counts = {**texts, "reference.py": texts["reference.py"].replace("w @ x", "(w @ x > 0) * 32.0")}
+    template = load_template(written(tmp_path / "counts", counts))
+    assert not any("16 bits" in told for told in doubtful_declarations([make_problem(template.operation, sizes)]))
+
+
 def test_bytes_in_an_array_of_wider_integers_are_told(tmp_path: Path) -> None:
     texts, sizes = PLACES["i8"]
     wide = texts["operation.toml"].replace('dtype = ["i8", "u8"]', 'dtype = ["i8", "u8", "i32"]')
