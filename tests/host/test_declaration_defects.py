@@ -339,3 +339,11 @@ def test_a_wrong_declaration_is_told(defect: tuple[str, str], tmp_path: Path, ho
     lines = list(said(planted(operation, DEFECTS[defect], tmp_path), host))
     wanted = DEFECTS[defect]
     assert any(line.startswith(wanted.by) and wanted.told in line for line in lines), lines
+
+
+def test_counters_in_scratch_memory_are_not_told(tmp_path: Path) -> None:
+    defect = DEFECTS["gathered", "a result that the reference lacks as scratch"]
+    family = planted("gathered", defect, tmp_path)
+    assert lone_scratch(load_template(family))
+    family.write_text(family.read_text().replace("total[row] =", "atomicExch(total + row, 0.0f); total[row] ="))
+    assert not lone_scratch(load_template(family))
