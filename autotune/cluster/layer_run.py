@@ -78,6 +78,8 @@ class LayerRun:
                 tuned[classes] = tuned_before(study, layer, self._stored)
             self._tuned = self._similar(tuned[classes])
         self._rates = store.rates.best(info)
+        self._evaluations = EVALUATIONS + zlib.crc32(layer.name.encode()) % EVALUATIONS
+        """number of new evaluations in the next task; the first tasks differ, so that they don't all end together"""
         self._spent_s = 0.0
         self._new = 0
         self.workers: list[str] = []
@@ -101,13 +103,15 @@ class LayerRun:
         self._stored.running.clear()
         self.workers.clear()
         self.reports = 0
+        part = Part(self._evaluations, self._spent_s, self._first_number)
+        self._evaluations = EVALUATIONS
         return LayerTask(
             id=secrets.token_hex(8),
             topic=topic,
             study=replace(study, layers=(self.layer,), path=None, text=""),
             layer=self.layer,
             state=state,
-            part=Part(EVALUATIONS, self._spent_s, self._first_number),
+            part=part,
             families=run.packed,
             finals=run.finals,
             rates=self._rates,

@@ -19,7 +19,7 @@ from autotune.tuning.layer_store import LayerState, StoredLayer
 from autotune.tuning.tuned_layer import Part
 
 EVALUATIONS = 20
-"""number of new evaluations in one task"""
+"""number of new evaluations in a task after a layer's first one"""
 WORKER_LOST = "worker_lost"
 """the reason of a failed trial that was running when its worker was lost"""
 

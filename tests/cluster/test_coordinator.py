@@ -32,7 +32,7 @@ from tests.cluster.chaos import study_of
 from tests.cluster.test_tasks import Dying, PaperGpu
 from tests.unit.tiny import write_family
 
-TRIALS = EVALUATIONS + 5
+TRIALS = 2 * EVALUATIONS + 5
 PATIENCE_S = 120.0
 
 
