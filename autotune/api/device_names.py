@@ -9,7 +9,7 @@ import platformdirs
 
 from autotune.compilation.cache import BinaryCache
 from autotune.devices.backends import parse_device
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, abilities_of
 from autotune.devices.driver_api import has_libcuda
 from autotune.errors import AutotuneError, DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
@@ -40,14 +40,15 @@ def evaluator_of(
         for one in names:
             kind, rest = parse_device(one)
         named: Evaluator
-        if kind == "null":
-            named = NullEvaluator(rest)
-        elif kind == "replay":
+        can = abilities_of(kind)
+        if can.compile:
+            named = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
+        elif can.gpu_times:
             from autotune.replay.replay_device import ReplayEvaluator
 
             named = ReplayEvaluator(rest)
         else:
-            named = DeviceEvaluator(names, jobs, cache=binary_cache(), deadlines=deadlines)
+            named = NullEvaluator(rest)
         say(named.info, name, "requested")
         _warn_of_others(named, warn)
         return named

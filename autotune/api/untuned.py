@@ -14,7 +14,7 @@ from autotune.analysis.rooflines import best_per_class, with_roofline
 from autotune.api.answers import recorded_named
 from autotune.api.device_names import Say, evaluator_of
 from autotune.devices.backends import parse_device
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, abilities_of
 from autotune.devices.driver_api import device_info, has_libcuda
 from autotune.errors import DeviceError, NoTemplate, StoreError
 from autotune.exporting import SelectedKernel
@@ -114,7 +114,7 @@ def _device(recorded: Sequence[DeviceInfo], name: str | None, say: Say) -> Devic
             kind, number = parse_device(name)
         except DeviceError:
             return recorded_named(name, [info for info in recorded if info.can.gpu_times])[0]
-    if kind == "cuda" and (name is not None or has_libcuda()):  # needs no PyCUDA, which only tuning requires
+    if abilities_of(kind).gpu and (name is not None or has_libcuda()):  # needs no PyCUDA, which only tuning requires
         info = device_info(int(number or 0))
         say(info, name or "cuda:0", "the first CUDA device" if name is None else "requested")
         return info

@@ -51,6 +51,11 @@ ABILITIES: Mapping[str, Abilities] = MappingProxyType(
 """The abilities of each kind of device. A kind that isn't listed has no abilities."""
 
 
+def abilities_of(kind: str) -> Abilities:
+    """Return the abilities of a kind of device."""
+    return ABILITIES.get(kind, Abilities())
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """A device's identity (kind, name, arch, sm_count, memory_bytes) and limits, which default to those of sm_90."""
@@ -89,7 +94,7 @@ class DeviceInfo:
     @property
     def can(self) -> Abilities:
         """The abilities of this kind of device."""
-        return ABILITIES.get(self.kind, Abilities())
+        return abilities_of(self.kind)
 
     @property
     def identity(self) -> tuple[str, str, int, int, int]:

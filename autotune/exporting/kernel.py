@@ -79,7 +79,7 @@ def never_run(device: DeviceInfo) -> str:
     """Return a text about the origin of times on a device that doesn't run kernels, or "" for a device that does."""
     if device.can.compile:
         return ""
-    return "invented" if device.kind == "null" else "recorded elsewhere"
+    return "recorded elsewhere" if device.can.gpu_times else "invented"
 
 
 def provenance(origin: Origin, source: KernelSource) -> str:
