@@ -116,20 +116,20 @@ class Profiler:
             job, log = Path(folder) / "job", Path(folder) / "ncu.csv"
             job.write_bytes(pickle.dumps(Job(device, tuple(kernels), first_round=True)))
             for _ in range(_MOST_RETRIES):
-                said = _run(self._ncu, self._wanted, set(entries), job, log)
-                found = parse_ncu(said, self._tool)
-                unknown = set(_UNKNOWN.findall(said)) & set(self._wanted)
+                output = _run(self._ncu, self._wanted, set(entries), job, log)
+                found = parse_ncu(output, self._tool)
+                unknown = set(_UNKNOWN.findall(output)) & set(self._wanted)
                 if found or not unknown:
                     break
                 self._wanted = [name for name in self._wanted if name not in unknown]
         if not found:
-            raise ToolchainError(f"{self._ncu}: {_why(said)}")
+            raise ToolchainError(f"{self._ncu}: {_why(output)}")
         if [launch.entry for launch in found] != entries[: len(found)]:
             raise ToolchainError(
                 f"{self._ncu}: profiled {', '.join(launch.entry for launch in found)} where {', '.join(entries)} ran"
             )
         whole = len(found) == len(entries)
-        return Profiled(_of_each(found, [len(kernel) for kernel in stages]), "" if whole else _why(said))
+        return Profiled(_of_each(found, [len(kernel) for kernel in stages]), "" if whole else _why(output))
 
 
 def _of_each(launches: Sequence[KernelProfile], counts: Sequence[int]) -> tuple[tuple[KernelProfile, ...], ...]:
@@ -278,18 +278,18 @@ def _version(ncu: Path) -> str:
     return f"ncu {found[1]}" if found else "ncu"
 
 
-def _why(said: str) -> str:
+def _why(output: str) -> str:
     """Return the reason why there is no profile, from ncu's output."""
-    if "ERR_NVGPUCTRPERM" in said:
+    if "ERR_NVGPUCTRPERM" in output:
         return (
             "this user may not read the GPU's counters; run as root, or load the driver with "
             "NVreg_RestrictProfilingToAdminUsers=0"
         )
-    lines = list(_complaints(said))
+    lines = list(_complaints(output))
     return " ".join(lines)[:MAX_MESSAGE] or "it profiled no launch and said nothing"
 
 
-def _complaints(said: str) -> Iterator[str]:
+def _complaints(output: str) -> Iterator[str]:
     """Yield ncu's errors, or else the last lines printed by the profiled process."""
-    errors = [line.removeprefix("==ERROR==").strip() for line in said.splitlines() if line.startswith("==ERROR==")]
-    yield from errors or [line.strip() for line in said.splitlines() if line.strip()][-3:]
+    errors = [line.removeprefix("==ERROR==").strip() for line in output.splitlines() if line.startswith("==ERROR==")]
+    yield from errors or [line.strip() for line in output.splitlines() if line.strip()][-3:]

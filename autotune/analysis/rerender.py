@@ -15,9 +15,9 @@ from autotune.store import Store, TrialRow
 
 def kernel_of(row: TrialRow, store: Store, families: Mapping[str, KernelTemplate]) -> KernelSource | str:
     """Return a trial's kernel, either stored or rendered again, or a message that says why it isn't available."""
-    stored = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
-    if stored is not None:
-        return stored
+    source = None if row.trial.source_hash is None else store.sources.get(row.trial.source_hash)
+    if source is not None:
+        return source
     again = rerender(row, families)
     return f"its text is not stored, and {row.trial.config.template} {again}" if isinstance(again, str) else again
 

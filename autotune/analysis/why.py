@@ -195,7 +195,7 @@ def _by_ratio(row: WhyRow) -> tuple[bool, float]:
 
 def _failures(best: BestRow, rows: Sequence[TrialRow]) -> Iterator[WhyRow]:
     """Count each family's failed trials with the same message, the most frequent one first."""
-    counted: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     examples: dict[tuple[str, str, str], Config] = {}
     for row in rows:
         trial = row.trial
@@ -203,8 +203,8 @@ def _failures(best: BestRow, rows: Sequence[TrialRow]) -> Iterator[WhyRow]:
             continue
         outcome = f"{trial.outcome} {trial.reason}".strip()
         words = (trial.config.template, outcome, " ".join(trial.message.split()))
-        counted[words] += 1
+        counts[words] += 1
         examples.setdefault(words, trial.config)
-    for (template, outcome, message), trials in counted.most_common():
+    for (template, outcome, message), trials in counts.most_common():
         example = examples[template, outcome, message]
         yield WhyRow(best, "failure", template, trials=trials, outcome=outcome, note=message, config=example)

@@ -220,10 +220,10 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
     If several kernels would get the same file name, only the first one is returned.
     """
     on = None if devices is None else {info.identity for info in devices}
-    stored = store.best.list(what, accuracy=request.accuracy)
+    recorded = store.best.list(what, accuracy=request.accuracy)
     rows = [
         row
-        for row in stored
+        for row in recorded
         if (on is None or row.row.device.identity in on)
         and matches(row.name, request.layers)
         and request.op in (None, row.layer.problem.operation.name)

@@ -154,9 +154,9 @@ def _warn_dropped_layers(study: Study, db: str | Path) -> None:
     name.
     """
     names, problems = {layer.name for layer in study.layers}, {layer.problem for layer in study.layers}
-    stored = _stored_layers(study.name, db)
-    kept = [row for row in stored if row.layer.name in names or row.layer.problem in problems]
-    dropped = [row.layer.name for row in stored if row.trials and row not in kept]
+    recorded = _stored_layers(study.name, db)
+    kept = [row for row in recorded if row.layer.name in names or row.layer.problem in problems]
+    dropped = [row.layer.name for row in recorded if row.trials and row not in kept]
     if kept and dropped:
         warnings.warn(
             f"{study.name}: {db} has trials of {', '.join(dropped)}, which this study no longer has; "

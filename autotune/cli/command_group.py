@@ -78,8 +78,10 @@ class GroupedCommands(click.Group):
         for heading, names in self._headings.items():
             with formatter.section(heading):
                 commands = [(name, self.get_command(ctx, name)) for name in names]
-                room = formatter.width - width - 6
-                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands if command])
+                help_width = formatter.width - width - 6
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(help_width)) for name, command in commands if command]
+                )
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command. Its errors are printed even with `-q`."""

@@ -171,7 +171,7 @@ class PlainLines:
     """
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}
+        self._printed_s: dict[str, float] = {}
         self._began = time.monotonic()
 
     def __call__(self, progress: TuneProgress) -> None:
@@ -192,6 +192,6 @@ class PlainLines:
 
     def say(self, name: str, text: str, *, at_once: bool) -> None:
         now = time.monotonic()
-        if at_once or now - self._said.get(name, -math.inf) >= _LINE_EVERY_S:
-            self._said[name] = now
+        if at_once or now - self._printed_s.get(name, -math.inf) >= _LINE_EVERY_S:
+            self._printed_s[name] = now
             note(f"{name}: {text}")

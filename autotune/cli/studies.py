@@ -53,11 +53,11 @@ def studies(db: str, style: str | None) -> None:
     These are bundled with the package or stored in the database.
     """
     try:
-        stored = stored_studies(db)
+        rows = stored_studies(db)
     except StoreError as error:
         note(f"autotune: the database's studies are not listed: {error}")
-        stored = ()
-    show([*_shipped(), *_known(stored, db)], _STUDY_COLUMNS, style)
+        rows = ()
+    show([*_shipped(), *_known(rows, db)], _STUDY_COLUMNS, style)
 
 
 def _shipped() -> Iterator[_Listed]:
@@ -65,11 +65,11 @@ def _shipped() -> Iterator[_Listed]:
         yield _Listed(name, len(shipped_study(name).layers), "shipped")
 
 
-def _known(stored: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
+def _known(rows: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
     """Yield a row for each stored study's name, with the number of layers in its newest generation."""
-    newest = {row.name: row for row in stored}
+    newest = {row.name: row for row in rows}
     for name, row in newest.items():
-        same = [other for other in stored if other.name == name]
+        same = [other for other in rows if other.name == name]
         trials = sum(other.trials for other in same)
         yield _Listed(name, row.layers, Path(db).name, len(same), trials, row.imported_from)
 

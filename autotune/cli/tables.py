@@ -179,11 +179,11 @@ def say(text: str) -> None:
 def show_as_lines(keys: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print each row as lines, each with a key and a cell."""
     out = console()
-    room = max(map(cell_len, keys), default=0) + 3
+    key_width = max(map(cell_len, keys), default=0) + 3
     for row in rows:
         for key, cell in zip(keys, row, strict=True):
-            text = f"{key:<{room}}{cell}"
-            out.print(wrapped(text, out.width, " " * room, first="") if out.is_terminal else text, soft_wrap=True)
+            text = f"{key:<{key_width}}{cell}"
+            out.print(wrapped(text, out.width, " " * key_width, first="") if out.is_terminal else text, soft_wrap=True)
         out.print()
 
 

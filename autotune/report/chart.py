@@ -39,8 +39,8 @@ def logarithmic(values: Iterable[float]) -> Axis:
     """Make a logarithmic axis that spans the positive values, with a margin at both ends."""
     known = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(known), max(known)
-    room = max((high / low) ** 0.05, 1.03)
-    return Axis(low / room, high * room)
+    margin = max((high / low) ** 0.05, 1.03)
+    return Axis(low / margin, high * margin)
 
 
 def linear(high: float, low: float = 0.0) -> Axis:

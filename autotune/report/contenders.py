@@ -69,23 +69,23 @@ def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None
     found = [*(finalists or _winner_alone(finals)), *rivals]
     best_us = min(one.time_us for one in found)
     close = [end for one in found if one.time_us <= _CLOSE * best_us for end in one.interval_us]
-    room_us = 0.002 * best_us
+    margin_us = 0.002 * best_us
     return Contest(
         finals=finals,
         contenders=tuple(sorted(found, key=lambda one: one.time_us)),
-        axis=linear(max(close) + room_us, min(close) - room_us),
+        axis=linear(max(close) + margin_us, min(close) - margin_us),
     )
 
 
 def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Contender]:
-    said = {verdict.against_number: verdict for verdict in finals.verdicts if verdict.against_number is not None}
+    by_number = {verdict.against_number: verdict for verdict in finals.verdicts if verdict.against_number is not None}
     won_us = finals.time_us
     found = []
     for trial_id, timing in finals.timings:
         row = trials.get(trial_id)
         if row is None or won_us is None:
             continue
-        verdict = said.get(row.trial.number)
+        verdict = by_number.get(row.trial.number)
         if trial_id == finals.winner.id:
             name = "winner"
         elif verdict is None:

@@ -117,7 +117,7 @@ def layer_page(
     by_id = {row.id: row for row in trials}
     won = [row for row in found.finals if winner and row.winner.id == winner.best.row.id]
     held = [contest(row, by_id) for row in reversed(found.finals)]
-    said = [verdict for row in won for verdict in row.verdicts]
+    own_verdicts = [verdict for row in won for verdict in row.verdicts]
     return LayerPage(
         id=id,
         results=found,
@@ -131,7 +131,7 @@ def layer_page(
         outcomes=_outcomes(trials),
         phases=_phases(trials),
         rival=found.rival,
-        default=next((verdict for verdict in reversed(said) if verdict.against == "default"), None),
+        default=next((verdict for verdict in reversed(own_verdicts) if verdict.against == "default"), None),
         kinds=kinds,
     )
 
@@ -196,8 +196,8 @@ def _remark(row: TrialRow) -> str:
 
 
 def _outcomes(trials: Sequence[TrialRow]) -> tuple[OutcomeCount, ...]:
-    counted = Counter((row.trial.outcome, row.trial.reason) for row in trials)
-    found = sorted(counted.items(), key=lambda one: (one[0][0] != Outcome.CORRECT, -one[1], one[0]))
+    counts = Counter((row.trial.outcome, row.trial.reason) for row in trials)
+    found = sorted(counts.items(), key=lambda one: (one[0][0] != Outcome.CORRECT, -one[1], one[0]))
     return tuple(OutcomeCount(outcome.value, why, number, number / len(trials)) for (outcome, why), number in found)
 
 

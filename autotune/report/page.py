@@ -38,8 +38,8 @@ class NetworkPage:
     @property
     def counts(self) -> dict[str, int]:
         """The numbers of layers that win, tie and lose against their rivals, by verdict."""
-        said = [one.rival.verdict for one in self.network.layers if one.rival]
-        return {word: said.count(word) for word in ("win", "tie", "loss")}
+        verdicts = [one.rival.verdict for one in self.network.layers if one.rival]
+        return {word: verdicts.count(word) for word in ("win", "tie", "loss")}
 
     @property
     def widest(self) -> float:

@@ -188,8 +188,8 @@ class Search:
         Returns None if the sampler chooses. An exhausted design is dropped.
         """
         if self._design is not None:
-            told = {self._config(each.index): each.value for each in self._state.observations}
-            config = self._design.next(told, [self._config(index) for index in self._state.pending])
+            values = {self._config(each.index): each.value for each in self._state.observations}
+            config = self._design.next(values, [self._config(index) for index in self._state.pending])
             index = None if config is None else self._find(config)
             if index is not None and self._state.free[index]:
                 return index

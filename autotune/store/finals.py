@@ -104,12 +104,12 @@ class FinalsRow:
         return None if self.timing is None else self.timing.median_us
 
 
-def supersede_finals(connection: Connection, stored: RowMapping, now: datetime) -> None:
+def supersede_finals(connection: Connection, trial: RowMapping, now: datetime) -> None:
     """Supersede the finals for this trial's layer, device, measurement mode, accuracy class and determinism."""
     same_key = [
-        finals.c[name] == stored[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
+        finals.c[name] == trial[trials.c[name]] for name in ("tuning_target_id", "device_id", "measurement_mode")
     ]
-    same_class = [trials.c[name] == stored[trials.c[name]] for name in ("accuracy", "deterministic")]
+    same_class = [trials.c[name] == trial[trials.c[name]] for name in ("accuracy", "deterministic")]
     won = exists().where(trials.c.id == finals.c.winner_trial_id, *same_class)
     connection.execute(update(finals).where(*same_key, finals.c.superseded_at.is_(None), won).values(superseded_at=now))
 
@@ -209,7 +209,7 @@ def _verdict_values(connection: Connection, scope: Scope, verdict: Verdict) -> V
     return {**values_of(verdict, verdicts), "against_trial_id": against}
 
 
-def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], said: Sequence[Verdict]) -> FinalsRow:
+def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], against: Sequence[Verdict]) -> FinalsRow:
     return record_of(
         *(FinalsRow, row, finals, studies),
         study=row[studies.c.name],
@@ -217,6 +217,6 @@ def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], said:
         environment=record_of(Environment, row, environments),
         timing=timings.get(winner.id),
         timings=tuple(timings.items()),
-        verdicts=tuple(said),
+        verdicts=tuple(against),
         sequence=row["last"] or winner.sequence,
     )

@@ -69,24 +69,24 @@ def _insert(
     are superseded. Raises StoreError for a trial without a time.
     """
     what = f"retime of trial {row.trial.number} of {row.name}"
-    stored = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
-    if stored is None or stored[trials.c.median_us] is None:
+    trial = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
+    if trial is None or trial[trials.c.median_us] is None:
         raise StoreError(f"{what}: it is not a correct trial of this database")
-    ranking_median_us = stored[trials.c.ranking_median_us]
-    before_us = stored[trials.c.median_us] if ranking_median_us is None else ranking_median_us
+    ranking_median_us = trial[trials.c.ranking_median_us]
+    before_us = trial[trials.c.median_us] if ranking_median_us is None else ranking_median_us
     after_us = None if timing is None else timing.median_us
     result: Values = {"before_us": before_us, "after_us": after_us, "label": label, "message": message}
     retime_id = insert(connection, retimes, {"trial_id": row.id, "run_id": run_id, **result, "ended_at": now})
     if timing is not None:
         insert(connection, measurements, {"trial_id": row.id, "retime_id": retime_id, **timing_values(timing)})
-    if stored[trials.c.source_id] is not None:
+    if trial[trials.c.source_id] is not None:
         same_kernel = [
-            trials.c[name] == stored[trials.c[name]] for name in ("source_id", "device_id", "measurement_mode")
+            trials.c[name] == trial[trials.c[name]] for name in ("source_id", "device_id", "measurement_mode")
         ]
         connection.execute(update(trials).where(*same_kernel).values(ranking_median_us=None))
     connection.execute(update(trials).where(trials.c.id == row.id).values(ranking_median_us=after_us))
     if (label != "confirmed") if ranking_median_us is not None else (label != "failed"):
-        supersede_finals(connection, stored, now)
+        supersede_finals(connection, trial, now)
     return retime_id
 
 

@@ -274,11 +274,11 @@ def _check_same_study(connection: Connection, study_id: int, study: Study, where
     """Raise StoreError if a different network would take over the name of a study that already has trials."""
     if connection.execute(select(trials.c.id).where(trials.c.study_id == study_id).limit(1)).first() is None:
         return
-    stored = [place.layer for place in find(connection, None, where, "all") if place.study_id == study_id]
-    if stored and {layer.problem for layer in stored}.isdisjoint(layer.problem for layer in study.layers):
+    tuned = [place.layer for place in find(connection, None, where, "all") if place.study_id == study_id]
+    if tuned and {layer.problem for layer in tuned}.isdisjoint(layer.problem for layer in study.layers):
         raise StoreError(
             f"{study.name}: {where} has trials of another study with this name, and no layer of this one has the "
-            f"problem of one of its layers ({_some([layer.name for layer in stored])}); rename this study (name = "
+            f"problem of one of its layers ({_some([layer.name for layer in tuned])}); rename this study (name = "
             "...), use another --db, or pass --fresh to replace the other study"
         )
 

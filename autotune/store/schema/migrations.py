@@ -85,9 +85,11 @@ def _from_12(connection: Connection, old: Path) -> None:
 def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
     """Return the statement that copies a table; a column that schema 12 lacks gets its default."""
     old = _OLD_TABLES.get(table, table)
-    there = {row[1] for row in raw.execute(f"PRAGMA old.table_info({old})")}
+    old_columns = {row[1] for row in raw.execute(f"PRAGMA old.table_info({old})")}
     found = {name: _OTHERWISE.get((table, name), _OLD_COLUMNS.get(name, name)) for name in columns}
-    copied = {name: old_name for name, old_name in found.items() if (table, name) in _OTHERWISE or old_name in there}
+    copied = {
+        name: old_name for name, old_name in found.items() if (table, name) in _OTHERWISE or old_name in old_columns
+    }
     names, values = ", ".join(copied), ", ".join(copied.values())
     return f"INSERT INTO main.{table} ({names}) SELECT {values} FROM old.{old} ORDER BY rowid"
 

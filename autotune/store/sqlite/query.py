@@ -30,7 +30,7 @@ FILE_ERRORS = frozenset(
 )
 """Errors that aren't the statement's fault."""
 _STEPS = 10_000  # instructions of SQLite's virtual machine between two checks of the clock: about a millisecond
-_WHAT_THERE_IS = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
+_SCHEMA_HINT = "`SELECT sql FROM sqlite_master` has all tables, views and their columns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _as_store_error(sql: str, guard: _Guard, within_s: float | None) -> Iterator
             ("no such table", "no such column", "cannot join")
         ):
             old = next((word for word in re.findall(r"\w+", words) if word in NAMED_12), None)
-            words += f"; {old} is {NAMED_12[old]} now" if old else f"; {_WHAT_THERE_IS}"
+            words += f"; {old} is {NAMED_12[old]} now" if old else f"; {_SCHEMA_HINT}"
         raise StoreError(f"query: {allowed}{words}: {_shown(sql)}") from error
 
 
