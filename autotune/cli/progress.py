@@ -129,9 +129,10 @@ def network_state(network: Network) -> str:
     """Describe the network's times now and at the start and its floor, for layers with a correct kernel."""
     if not network.timed:
         return "none correct yet"
+    if network.timed < network.layers:  # times before and after another layer joins can't be compared
+        return f"{_time_words(network.now_us)} for {network.timed} of {network.layers} layers"
     floor = "" if network.floor_us is None else f", floor {_time_words(network.floor_us)}"
-    lacking = "" if network.timed == network.layers else f" ({network.timed} of {network.layers} layers)"
-    return f"{_time_words(network.now_us)}, was {_time_words(network.start_us)}{floor}{lacking}"
+    return f"{_time_words(network.now_us)}, was {_time_words(network.start_us)}{floor}"
 
 
 def _time_words(time_us: float) -> str:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.cli.progress import network_state
+from autotune.tuning.trial_log import Network
 from tests.injected_faults import GOOD
 
 from .tiny import Command
@@ -100,6 +102,14 @@ def test_notices_stand_above_a_live_line_and_are_broken_between_words() -> None:
 
 def test_a_notice_is_as_wide_as_the_terminal_that_shows_it() -> None:
     assert re.search(r"memcheck: (not run ){12}\r\n", on_a_terminal("-c", NOTICE, columns=160))
+
+
+def test_a_networks_gain_is_shown_once_every_layer_has_a_kernel() -> None:
+    words = [
+        network_state(Network(2, timed, now_us, start_us, 1e3, 9, 40, 1.0, None, 2, 0, ended=False))
+        for timed, now_us, start_us in ((0, 0.0, 0.0), (1, 8e3, 9e3), (2, 2e4, 3e4))
+    ]
+    assert words == ["none correct yet", "8 ms for 1 of 2 layers", "20 ms, was 30 ms, floor 1 ms"]
 
 
 def test_finals_have_a_bar_and_a_clock_that_goes_on() -> None:
