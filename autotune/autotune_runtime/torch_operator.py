@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias, cast
 
 import torch
@@ -37,6 +38,7 @@ from .interface import (
 )
 from .prepared import GIVEN, WEIGHTS
 from .torch_call import Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
+from .torch_new_sizes import NEW_SIZES
 from .torch_race import wins_race
 from .torch_runtime import Cuda, Runtime, TrainingMode
 
@@ -282,6 +284,10 @@ class Operator:
         with runtime.current(device):
             if call.choice is None and any(map(_is_inference, weights)):
                 return self._once(launched, weights, numbers, call, problem, runtime)
+            served = self._served(launched, weights, call, problem, runtime)
+            if served is None:
+                return self._by_pytorch(call, launched, weights)
+            call = served
             with self._preparing:
                 kept = self._of_now(weights, runtime)
                 if which not in kept.passes and kept.races.get(which, True):
@@ -298,6 +304,16 @@ class Operator:
                 return self._by_pytorch(call, launched, weights)
             y = self._ran(key, launched, weights, numbers)  # unless another thread changed the weights since
             return self._once(launched, weights, numbers, call, problem, runtime) if y is None else y
+
+    def _served(
+        self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem, runtime: Runtime
+    ) -> Call | None:
+        """Return a call with the library that serves it, or None if that library may be built later."""
+        if call.choice is None or _is_raced(call.choice, launched):
+            return call
+        sizes = NEW_SIZES.get(Path(call.path).parent)
+        layer = id(weights[0]) if weights else 0
+        return call if sizes is None else sizes.serve(call, problem, layer, capturing=runtime.capturing())
 
     def _has_kernel(self, launched: Tensors, weights: Tensors, call: Call, problem: DeclaredProblem) -> bool:
         """Return whether the library has a kernel for a problem that the call's choice allows.

@@ -22,9 +22,10 @@ from .torch_benchmark import BRIEF, Times, Work, choose_algorithms
 from .torch_convolution import CONVOLUTION, Convolution
 from .torch_example import run
 from .torch_layers import Inference
+from .torch_new_sizes import NEW_SIZES, NewProblem, NewSizes
 from .torch_runtime import TrainingMode
 from .torch_swap import Report, Row, Tuned, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
-from .untuned_build import BuildFailed, UntunedBuild, can_build
+from .untuned_build import BuildFailed, BuildProblem, UntunedBuild, can_build
 
 DB = "autotune.db"
 """Default path of the user's results database, in the current folder."""
@@ -93,9 +94,16 @@ def begin(build: UntunedBuild | None, problems: Mapping[LayerProblem | FilterGra
     return build
 
 
-def _accuracy(problems: Iterable[LayerProblem | FilterGradient]) -> str | None:
+def _begin_again(build: UntunedBuild, problems: Sequence[NewProblem]) -> UntunedBuild:
+    """Begin to build libraries for images of a new size, as an earlier build did for the example's size."""
+    again = build.another()
+    again.begin({problem: f"layer{at}" for at, problem in enumerate(problems)}, _accuracy(problems))
+    return again
+
+
+def _accuracy(problems: Iterable[BuildProblem]) -> str | None:
     """Return the accuracy for a study of these problems, or None for the default accuracy of their dtypes."""
-    if all(problem.dtype == "f32" for problem in problems):
+    if all(problem.values["dtype"] == "f32" for problem in problems):
         return "tf32" if tf32_is_allowed() else "fp32-class"
     return None
 
@@ -113,6 +121,7 @@ def swap_untuned(
         return none.network, none.report
     with torch.no_grad(), cudnn_benchmark():
         built = build.wait(_algorithms(network))
+    NEW_SIZES.setdefault(build.folder, NewSizes(partial(_begin_again, build)))
     races = Races(build.folder / RACES)
     made = swap(network, libraries_of(build.folder), margin, BRIEF, races.times, compiled=compiled)
     races.keep()

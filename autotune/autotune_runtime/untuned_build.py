@@ -15,9 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from .convolution import FilterGradient
-from .fusion import LayerProblem
+from typing import Protocol, TypeVar
 
 ORIGINS = "origins.json"
 """The file that a build writes last: each BuiltKernel's fields, by the kernel's name in the form `study.layer`."""
@@ -41,6 +39,21 @@ class BuildFailed(RuntimeError):
     """Kernels couldn't be chosen or compiled."""
 
 
+class BuildProblem(Protocol):
+    """A problem that kernels are built for."""
+
+    @property
+    def operation(self) -> str:
+        """The operation's name."""
+
+    @property
+    def values(self) -> Mapping[str, int | str]:
+        """The operation's sizes and words. Others have their defaults."""
+
+
+_AnyProblem = TypeVar("_AnyProblem", bound=BuildProblem)
+
+
 def can_build() -> bool:
     """Return whether autotune itself is installed, not just an exported package."""
     return importlib.util.find_spec("autotune") is not None
@@ -60,6 +73,7 @@ class UntunedBuild:
         `device` is autotune's name for the device, such as cuda:0, and `model` the GPU's name. `db` is the path of the
         user's database, which doesn't have to exist.
         """
+        self._device, self._model, self._db = device, model, db
         version = str(importlib.import_module("autotune").__version__)
         self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
         self._asked = ""
@@ -72,7 +86,11 @@ class UntunedBuild:
             text=True,
         )
 
-    def expect(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
+    def another(self) -> UntunedBuild:
+        """Start another build for the same device and database."""
+        return UntunedBuild(self._device, self._model, self._db)
+
+    def expect(self, problems: Mapping[_AnyProblem, str], accuracy: str | None) -> None:
         """Build libraries for problems unless they are in the cache. `problems` maps each problem to a layer name.
 
         If `begin` is called with other problems later, their kernels are compiled after these.
@@ -90,7 +108,7 @@ class UntunedBuild:
         with suppress(BrokenPipeError):  # the process failed; `wait` reports its message
             print(json.dumps({"study": text, "out": str(self.folder)}), file=self._process.stdin, flush=True)
 
-    def begin(self, problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> None:
+    def begin(self, problems: Mapping[_AnyProblem, str], accuracy: str | None) -> None:
         """Build libraries for problems like `expect`, and end the process after the build."""
         self.expect(problems, accuracy)
         if (self.folder / ORIGINS).is_file():
@@ -147,7 +165,7 @@ def _stamps(*paths: str) -> Iterator[str]:
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
 
 
-def _study(problems: Mapping[LayerProblem | FilterGradient, str], accuracy: str | None) -> str:
+def _study(problems: Mapping[_AnyProblem, str], accuracy: str | None) -> str:
     """Return the text of a study file that contains these problems as layers."""
     lines = ['name = "network"', *([] if accuracy is None else [f'accuracy = "{accuracy}"'])]
     for problem, name in problems.items():

@@ -1,0 +1,109 @@
+"""Build kernels in the background for image sizes that a network without a library meets after its conversion."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from . import load
+from .interface import DeclaredProblem
+from .torch_call import Call, usable_kernel
+from .untuned_build import BuildFailed, UntunedBuild
+
+MOST = 8
+"""Maximum number of sizes for which a network gets kernels after its conversion."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewProblem:
+    """A layer's problem at a new size of images."""
+
+    operation: str
+    values: Mapping[str, int | str]
+
+
+@dataclass(slots=True)
+class _Size:
+    """A size of images: the problems without kernels of a pass through the network."""
+
+    problems: dict[Hashable, NewProblem] = field(default_factory=dict)
+    build: UntunedBuild | None = None
+    is_final: bool = False
+    """whether no more kernels will be built for the size"""
+
+
+class NewSizes:
+    """The new sizes of a converted network's images. A size gets kernels when it occurs for the second time."""
+
+    def __init__(self, begin: Callable[[Sequence[NewProblem]], UntunedBuild]) -> None:
+        """`begin` begins to build libraries for problems."""
+        self._begin = begin
+        self._lock = threading.Lock()
+        self._first_layer = 0
+        """id of the first weight of the layer that runs first in each pass"""
+        self._sizes: dict[Hashable, _Size] = {}
+        """sizes by problem"""
+        self._now = _Size()
+        self._builds: list[UntunedBuild] = []
+        self._folders: list[Path] = []
+
+    def serve(self, call: Call, problem: DeclaredProblem, layer: int, *, capturing: bool) -> Call | None:
+        """Return a call with a library that has a kernel for its problem, or None if PyTorch computes it for now.
+
+        If no library will ever have a kernel, the call is returned unchanged. `layer` is the id of the first weight, or
+        0 if there is none. During a capture, nothing is built and no new library is used.
+        """
+        if _has_kernel(call, problem):
+            return call
+        if capturing:
+            return None
+        key = call.library.interface.name, problem.with_runtime(*(1 for _ in problem.runtime_sizes)).numbers
+        with self._lock:
+            size = self._size_of(key, problem, layer)
+            if size.build is not None and size.build.done() and not size.is_final:
+                self._finish(size, size.build)
+            for folder in self._folders:
+                served = replace(call, path=str(folder / Path(call.path).name))
+                if Path(served.path).is_file() and _has_kernel(served, problem):
+                    return served
+        return call if size.is_final else None
+
+    def _size_of(self, key: Hashable, problem: DeclaredProblem, layer: int) -> _Size:
+        """Return the size that a problem belongs to. If the size begins its second pass, begin to build its kernels."""
+        self._first_layer = self._first_layer or layer
+        is_full = len(self._builds) == MOST
+        if layer and layer == self._first_layer:
+            is_new = key not in self._sizes
+            self._now = _Size(is_final=is_full) if is_new else self._sizes[key]
+            if not is_new and self._now.build is None and all(build.done() for build in self._builds):
+                self._now.is_final = is_full
+                if not is_full:
+                    self._now.build = self._begin(tuple(self._now.problems.values()))
+                    self._builds.append(self._now.build)
+        size = self._sizes.setdefault(key, self._now)
+        if size.build is None:
+            size.problems[key] = NewProblem(problem.interface.name, problem.values)
+        return size
+
+    def _finish(self, size: _Size, build: UntunedBuild) -> None:
+        """Use a build's libraries from now on, or issue a warning if the build failed."""
+        size.is_final = True
+        try:
+            kernels = build.wait()
+        except BuildFailed as error:
+            warnings.warn(f"{error}; PyTorch runs images of a new size", RuntimeWarning, stacklevel=2)
+            return
+        self._folders.append(build.folder)
+        print(f"autotune: compiled {len(kernels)} kernels for images of a new size", file=sys.stderr)
+
+
+NEW_SIZES: dict[Path, NewSizes] = {}
+"""The new sizes of networks that were converted without a library, by the folder of their libraries."""
+
+
+def _has_kernel(call: Call, problem: DeclaredProblem) -> bool:
+    return bool(usable_kernel(load(call.path), problem, tf32=True)[0])
