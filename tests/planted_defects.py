@@ -331,6 +331,7 @@ _DEFECTS = (
         "gemm",
         "sums start from registers",
         (("float sums[THREAD_M][THREAD_N] = {};", "float sums[THREAD_M][THREAD_N];"),),
+        checked=(),
     ),
     Defect(
         1,

@@ -10,6 +10,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
 from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
@@ -26,8 +28,10 @@ from autotune.family.space import BoundTemplate
 from autotune.family.template import KernelTemplate
 from autotune.operation.operation import Operation
 from autotune.operation.registry import operations
+from autotune.operation.storage_types import FLOATS
 from autotune.problem import Problem, by, valid_problems
 from autotune.trial import Config, ErrorStats, Outcome
+from autotune.workers.worker import SomeBlocksRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ _TRIED = 400  # number of cases to search for one that a CPU quickly runs with l
 _MORE = (
     64  # a large run-time size divided by the size of a first run, which shows how long a CPU takes with large arrays
 )
+_FEWER = 32  # factor by which a problem of few units is smaller than a large problem
+_STEADY = 0.01  # maximum difference between the numbers of blocks for each unit of the two
 _DAY_S = 86400.0
 _LONG_S = 8.0  # maximum expected time of a run at a larger run-time size
 _SANITIZED_SHARE = 0.4  # share of the verification time above which no further case is sanitized for a while
@@ -364,7 +370,9 @@ class FamilyCheck:
         source = render(bound, config)
         row = CheckRow(source, (source.problem.runtime_sizes,), Outcome.CORRECT, "", "", None, (), HOST_CHECK)
         try:
-            checker_of(on).run_some_blocks(source, on.compile(source).result())
+            others = _scaled(bound, source)
+            request = SomeBlocksRequest(source, on.compile(source).result(), others[:1], others[1:])
+            checker_of(on).run_some_blocks(request)
         except Rejected as rejected:
             message = with_source_lines(rejected.message, bound.template, source, self._evaluator.info)
             row = replace(row, outcome=rejected.outcome, reason=rejected.reason, message=message)
@@ -395,6 +403,27 @@ def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterat
     for other in others:
         if within(other.problem, source.problem.runtime_sizes) or other.allows(source.config):
             yield relaunched(source, other)
+
+
+def _scaled(bound: BoundTemplate, source: KernelSource) -> tuple[KernelSource, ...]:
+    """Return a large kernel with one unit less and, twice, far fewer units.
+
+    Returns nothing if the grids don't grow with the units, so that blocks have other tasks, or if the kernel writes
+    where an array of integers says.
+    """
+    problem = bound.problem
+    place = max(range(len(problem.runtime_sizes)), key=problem.runtime_sizes.__getitem__)
+    units = problem.runtime_sizes[place]
+    sizes = (units - 1, units // _FEWER, units // _FEWER + 1)
+    problems = valid_problems(partial(problem.with_runtime_at, place, size) for size in sizes)
+    bounds = (BoundTemplate(bound.template, other, bound.device, bound.admission) for other in problems)
+    try:
+        others = tuple(relaunched(source, other) for other in bounds)
+    except Rejected:  # the device can't launch one of them
+        return ()
+    grids = [[math.prod(stage.grid) / _units(each.problem) for stage in each.stages] for each in (source, *others)]
+    steady = all(len(each) == len(grids[0]) and np.allclose(each, grids[0], _STEADY) for each in grids)
+    return others if steady and all(array.dtype in FLOATS for array in problem.filled) else ()
 
 
 def _threads(source: KernelSource) -> int:

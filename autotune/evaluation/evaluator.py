@@ -264,9 +264,9 @@ class DeviceEvaluator(Evaluator):
         finally:
             self._idle.put(worker)
 
-    def run_some_blocks(self, source: KernelSource, binary: Binary) -> None:
+    def run_some_blocks(self, request: SomeBlocksRequest) -> None:
         """Run some blocks of a kernel on the first device."""
-        self._workers[0].run_some_blocks(SomeBlocksRequest(source, binary))
+        self._workers[0].run_some_blocks(request)
 
     def finals(self, request: FinalsRequest) -> FinalsTimings:
         """Time contenders interleaved on the first device."""

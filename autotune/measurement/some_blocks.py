@@ -2,18 +2,20 @@
 
 The arrays are filled with zeros and take up memory only where a block writes. Arrays of indices and lengths have test
 data at both ends. A device with sanitizers finds signed offsets that overflow and accesses outside the arrays. Offsets
-that wrap at 2^32 are found by a second run with NaN at the wrapped offsets: the last outputs must not change.
+of inputs that wrap at 2^32 are found by a second run with NaN at the wrapped offsets: the last outputs must not change.
+Offsets of outputs that wrap leave the last outputs unwritten, although the same kernel writes them in smaller arrays.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
 
 from autotune.compilation.compile import Binary
-from autotune.devices.device import Device, Variation
+from autotune.devices.device import Device, Module, Variation
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.launcher import LoadedKernel, Tensors
@@ -23,19 +25,39 @@ from autotune.trial import Outcome
 _BLOCKS = 32  # number of blocks to run in each launch: the first, the last and some in between
 _DRAWN = 1 << 16  # elements of test data at each end of an array; the last blocks have the largest offsets
 _NAN_BYTE = 0xFF
+_UNWRITTEN = b"\xa5" * 8  # the end of an output before a run: no number that a kernel computes from zeros
 _WRAP = 1 << 32  # offset that is 0 in 32 bits
 _WRAPPED = 1 << 22  # number of elements to fill with NaN
 _MOST_ELEMENTS = 4096  # maximum number of elements of the largest array per thread of a launch
 
 
-def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> None:
+def run_some_blocks(
+    device: Device, source: KernelSource, binary: Binary, large: Sequence[KernelSource], small: Sequence[KernelSource]
+) -> None:
     """Run some blocks of each launch, except launches with so few threads that each one handles too many elements.
+
+    `large` and `small` are the same kernel with other run-time sizes, and arrays that are as large or far smaller.
 
     Raises Rejected('runtime' | 'timeout', ...), and Rejected('wrong_result', 'wrong') if an offset wraps.
     """
     with device.varied(Variation(some_blocks=_BLOCKS)), ExitStack() as owned:
         module = device.load(binary)
         owned.callback(module.unload)
+        unwritten = _unwritten(device, module, source)
+        for other in large if unwritten else ():
+            unwritten &= _unwritten(device, module, other)
+        for other in small if unwritten else ():
+            unwritten -= _unwritten(device, module, other)
+        if unwritten and small:
+            sizes = ", ".join(other.problem.at_runtime for other in small)
+            names = " and ".join(sorted(unwritten))
+            message = f"the last element of {names} is not written, but is for {sizes}: an offset has too few bits"
+            raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
+
+
+def _unwritten(device: Device, module: Module, source: KernelSource) -> set[str]:
+    """Run some blocks, and return the outputs whose last element they don't write."""
+    with ExitStack() as owned:
 
         def allocated(size_bytes: int) -> int:
             address = device.allocate(size_bytes)
@@ -50,21 +72,23 @@ def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> Non
                 content = encoded(drawn, array.dtype)
                 for offset in (0, array.size_bytes - len(content)):
                     device.write(arrays[array.name] + offset, content)
+        outputs = [array for array in source.problem.outputs if array.role == "out"]
+        ends = {array.name: _UNWRITTEN[: array.size_bytes // array.elements] for array in outputs}
+        for array in outputs:
+            device.write(arrays[array.name] + array.size_bytes - len(ends[array.name]), ends[array.name])
         tensors = Tensors(arrays, allocated(source.packed_w_bytes), allocated(source.workspace_bytes))
         kernel = LoadedKernel(device, module, source)
         kernel.prepare(tensors)
         largest = max(array.elements for array in source.problem.arrays)
 
-        def last_outputs() -> list[bytes]:
+        def last_outputs() -> dict[str, bytes]:
             for launch in kernel.forward(tensors):
                 if largest <= _MOST_ELEMENTS * math.prod((*launch.grid, *launch.block)):
                     kernel.run((launch,))
                     device.synchronize()
-            outputs = [
-                (arrays[array.name], array.size_bytes) for array in source.problem.outputs if array.role == "out"
-            ]
-            ends = [(address + size, min(size, _DRAWN)) for address, size in outputs]
-            return [device.read(end - size, size) for end, size in ends]
+            sizes = {array.name: min(array.size_bytes, _DRAWN) for array in outputs}
+            found = [arrays[array.name] + array.size_bytes for array in outputs]
+            return {name: device.read(end - size, size) for end, (name, size) in zip(found, sizes.items(), strict=True)}
 
         before = last_outputs()
         wrapped = [
@@ -84,3 +108,4 @@ def run_some_blocks(device: Device, source: KernelSource, binary: Binary) -> Non
             where = f"elements of {names} that are 2^32 elements or bytes before those that they need"
             message = f"the last outputs depend on {where}: an offset has too few bits"
             raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
+        return {name for name, end in ends.items() if before[name].endswith(end)}

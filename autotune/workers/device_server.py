@@ -70,8 +70,8 @@ class WorkerServer:
                 return self._evaluate(request)
             case VerifyRequest(source, binary, once):
                 return self._layer(source.problem).verify(source, binary, once=once)
-            case SomeBlocksRequest(source, binary):
-                run_some_blocks(self._opened(), source, binary)
+            case SomeBlocksRequest(source, binary, large, small):
+                run_some_blocks(self._opened(), source, binary, large, small)
                 return None
             case FinalsRequest():
                 return self._layer(request.kernels[0][0].problem).finals(request)

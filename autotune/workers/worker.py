@@ -103,6 +103,10 @@ class SomeBlocksRequest:
 
     source: KernelSource
     binary: Binary
+    large: tuple[KernelSource, ...] = ()
+    """the kernel with arrays of about the same size"""
+    small: tuple[KernelSource, ...] = ()
+    """the kernel with far smaller arrays"""
 
 
 @dataclass(frozen=True, slots=True)

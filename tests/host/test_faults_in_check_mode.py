@@ -10,11 +10,12 @@ import pytest
 from autotune.api.device_names import binary_cache
 from autotune.errors import Rejected
 from autotune.evaluation.evaluator import DeviceEvaluator
-from autotune.family.render import render
+from autotune.family.render import relaunched, render
 from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
 from autotune.problem import Conv2dProblem
+from autotune.workers.worker import SomeBlocksRequest
 from tests.injected_faults import FAULTS, GOOD, RAGGED
 
 pytestmark = pytest.mark.cxx
@@ -69,20 +70,27 @@ def test_fault_is_caught(check: DeviceEvaluator, tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("offset", "message"),
-    [("image", "signed integer overflow"), ("static_cast<unsigned>(image)", "an offset has too few bits")],
+    ("size", "offset", "message"),
+    [
+        ("C", "image", "signed integer overflow"),
+        ("C", "static_cast<unsigned>(image)", "an offset has too few bits"),
+        ("K", "static_cast<unsigned>(image)", "the last element of y is not written, but is for n = 4096, n = 4097"),
+    ],
 )
 def test_blocks_of_a_launch_that_memory_does_not_hold_are_run(
-    offset: str, message: str, check: DeviceEvaluator, tmp_path: Path
+    size: str, offset: str, message: str, check: DeviceEvaluator, tmp_path: Path
 ) -> None:
     path = tmp_path / "planted.cu.j2"
-    path.write_text(GOOD.read_text().replace("static_cast<long long>(image) * C", f"{offset} * C"))
+    path.write_text(GOOD.read_text().replace(f"static_cast<long long>(image) * {size}", f"{offset} * {size}"))
     template = load_template(path)
     problem = Conv2dProblem(131070, 2, 190, 210, 3, 3, 3, pad_h=1, pad_w=1, epilogue="bias")
     config = SearchSpace(BoundTemplate(template, RAGGED, check.info)).config(0)
     source = render(BoundTemplate(template, problem, check.info), config)
+    large, *small = (
+        relaunched(source, BoundTemplate(template, problem.with_runtime(n), check.info)) for n in (131069, 4096, 4097)
+    )
     with pytest.raises(Rejected, match=message):
-        check.run_some_blocks(source, check.compile(source).result())
+        check.run_some_blocks(SomeBlocksRequest(source, check.compile(source).result(), (large,), tuple(small)))
 
 
 def test_missing_barrier_is_suggested_where_unwritten_shared_memory_reaches_outputs(
