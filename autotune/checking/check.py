@@ -14,7 +14,7 @@ import numpy as np
 
 from autotune.checking.architectures import Architectures, ArchResult
 from autotune.checking.cases import Case, CasePlan
-from autotune.checking.int32_overflow import large_for_a_cpu, large_problems
+from autotune.checking.int32_overflow import large_for_a_cpu, large_problems, large_weights
 from autotune.checking.other_sizes import OtherProblems, RuntimeSizes, within
 from autotune.checking.sanitize import HOST_CHECK
 from autotune.checking.unset_variables import dependence_on_unset
@@ -160,6 +160,9 @@ class FamilyCheck:
         self._others = OtherProblems(plan.template.operation, derived, plan.seed)
         self.large = large_problems(derived, evaluator.info)
         self.large_run = False
+        self._weights = large_weights(derived) if evaluator.info.can.cpu else None
+        self.overflows: list[str] = []
+        """what is wrong if weights have more than 2^32 elements, with the problem"""
         self._on_cpu = deque(
             large_for_a_cpu(list(plan.some(_TRIED)), evaluator.info) if evaluator.info.can.cpu and derived else ()
         )
@@ -365,6 +368,10 @@ class FamilyCheck:
                 yield from self._some_blocks(large.bound, large.config, on)
             else:
                 yield from self._one(large.bound, large.config)
+        if on is not None and self._weights is not None and self._weights.config is not None:
+            for row in self._some_blocks(self._weights.bound, self._weights.config, on):
+                if row.outcome in (Outcome.RUNTIME, Outcome.WRONG_RESULT):
+                    self.overflows.append(f"{row.problem}, but there {row.message}")
 
     def _some_blocks(self, bound: BoundTemplate, config: Config, on: Evaluator) -> Iterator[CheckRow]:
         source = render(bound, config)

@@ -28,6 +28,7 @@ _CPU_UNITS = (1 << 16) + 1  # run-time size on a CPU: beyond 16 bits and the lim
 _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # limits for a few seconds on a CPU
 _UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # number of units with a reference, and limit for their elements
 _UNIT_FLOPS = 10_000  # FLOPs that take a GPU as long as a unit of the run-time size, which is often a block
+_ALIGNED = 4096  # a large size other than a run-time size is a multiple of this, so that vectors divide it
 _SHARE = 0.85  # maximum share of the device's memory that a check may use
 _ADDRESSES_BYTES = 1 << 44  # limit for arrays that take memory only where they are written
 
@@ -76,6 +77,36 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
         admission = Admission(workspace_limit_bytes=max(0, memory_bytes - _bytes(best.problem)))
         found.append(_tried(BoundTemplate(best.template, best.problem, device, admission), memory_bytes))
     return tuple(found)
+
+
+def large_weights(bounds: Sequence[BoundTemplate]) -> LargeProblem | None:
+    """Return a problem with few units and a large array without units, such as weights, or None.
+
+    Among several, the one with the most outputs has the least work for each of them.
+    """
+    tried = [
+        BoundTemplate(bound.template, problem, bound.device)
+        for bound in bounds[:_WIDENED]
+        for problem in _with_large_weights(bound.problem)
+    ]
+    supported = [bound for bound in tried if bound.supported]
+    if not supported:
+        return None
+    best = max(supported, key=lambda bound: sum(array.elements for array in bound.problem.outputs))
+    return _tried(best, _ADDRESSES_BYTES)
+
+
+def _with_large_weights(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem with each size other than a run-time size so large that an array without units is large."""
+    beyond = 2 * BEYOND
+    for axis in axes(problem):
+        own = int(problem.values[axis])
+        each = {array.elements // own for array in problem.arrays if not array.grows and array.elements > own}
+        sizes = sorted({(beyond // elements // _ALIGNED + 1) * _ALIGNED for elements in each})
+        larger = valid_problems(partial(make_problem, problem.operation, {**problem.values, axis: n}) for n in sizes)
+        for other in larger:
+            if any(array.elements > beyond and not array.grows for array in other.arrays):
+                yield other
 
 
 def _enlarged(problem: Problem, beyond: int) -> Iterator[Problem]:

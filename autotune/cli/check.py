@@ -137,6 +137,7 @@ def check(
         for large in checking.large
         if large.limited
     ]
+    reported += [f"warning: {family.path}: [supports] holds for {each}" for each in checking.overflows]
     reported += under_tools
     if sanitizing is not None and sanitizing.missing:
         reported.append(f"No config ran on host:check: {sanitizing.missing}")

@@ -259,6 +259,18 @@ def test_defect_is_found(defect: tuple[str, str], tmp_path: Path, host: DeviceEv
     assert any(row.outcome == Outcome.WRONG_RESULT for row in rows)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("row", ["long long row", "int row"])
+def test_an_offset_of_weights_that_overflows_is_told(
+    row: str, tmp_path: Path, host: DeviceEvaluator, checked: DeviceEvaluator
+) -> None:
+    texts, _ = OPERATIONS["int4"]
+    template = load_template(written(tmp_path / "int4", texts, ("long long row", row)))
+    check = FamilyCheck(CasePlan(template, host.info), host, sanitizing=lambda: checked)
+    assert all(row.outcome == Outcome.CORRECT for row in check.rows(most=0))
+    assert any("signed integer overflow" in told for told in check.overflows) == (row == "int row")
+
+
 def test_a_nan_that_gets_lost_is_named(tmp_path: Path, host: DeviceEvaluator) -> None:
     texts, sizes = OPERATIONS["int4"]
     lost = ("from_float<T>(total)", "from_float<T>(total == total ? total : 0.0f)")
