@@ -272,7 +272,7 @@ FAULTS: Mapping[str, Fault] = {
         Fault(
             "smem_declared_too_small",
             (("4 * tile_h * tile_w", "4"), ("TILE_W + column];", "TILE_W + column] + 0.0f * tile[50000];")),
-            (),
+            ("runtime/oob_write",),
             (ILLEGAL, "runtime/trap", "runtime/launch_failure"),
             checked=("runtime/oob_write",),
         ),

@@ -442,7 +442,7 @@ _DEFECTS = (
         "softmax shared",
         "half of the shared memory",
         (('smem_bytes = "smem"', 'smem_bytes = "smem // 2"'),),
-        host=(),
+        host=("runtime/oob_write",),
         checked=("runtime/oob_write",),
     ),
     Defect(
@@ -476,7 +476,7 @@ _DEFECTS = (
         "conv2d",
         "a word of shared memory",
         FAULTS["smem_declared_too_small"].edits,
-        host=(),
+        host=("runtime/oob_write",),
         checked=("runtime/oob_write",),
     ),
     Defect(

@@ -65,6 +65,7 @@ constexpr unsigned MAX_ARRAYS = 32;                // of global memory that are 
 constexpr unsigned ACCESSORS = 32000;              // blocks that are told apart in `Accesses`
 constexpr unsigned READS = 4096;                   // that are remembered
 constexpr unsigned RECENT = 64;                    // accesses of shared memory that may come before a store of the same word
+constexpr size_t SMEM_GUARD_BYTES = 4096;          // behind what a launch declares
 constexpr size_t SMEM_BYTES = DYNAMIC_SMEM_BYTES + (64 << 10);  // that are watched, with the static part
 constexpr int PREFETCHED_LINES = 4;                // of the stack of the fiber after the next
 
@@ -877,8 +878,34 @@ char* smem_base(const Launch* launch) {
     return launch->tls_bytes ? static_cast<char*>(__tls_get_addr(index)) : nullptr;
 }
 
-// Fills what a block may use of its shared memory, unless it is to find what the block before left, and hides the rest
-// from it where ASan can.
+// The dynamic shared memory behind what a launch declares, which no block must change.
+struct SmemGuard {
+    char* begin;
+    size_t bytes;
+    int byte;
+};
+SmemGuard smem_guard(const Launch* launch) {
+    if (!launch->smem) return {};
+    const size_t left = DYNAMIC_SMEM_BYTES - launch->smem_bytes;
+    return {static_cast<char*>(launch->smem()) + launch->smem_bytes, left < SMEM_GUARD_BYTES ? left : SMEM_GUARD_BYTES,
+            launch->smem_byte <= 0xff ? static_cast<int>(launch->smem_byte) : 0xff};
+}
+
+void check_smem(Launch* launch) {
+    const SmemGuard guard = smem_guard(launch);
+    const auto is_filled = [guard](size_t i) { return static_cast<unsigned char>(guard.begin[i]) == guard.byte; };
+    if (!guard.bytes || (is_filled(0) && !memcmp(guard.begin, guard.begin + 1, guard.bytes - 1))) return;
+    size_t first = 0;
+    while (is_filled(first)) ++first;
+    const Index b = autotune_block_idx;
+    record(launch, "oob_write",
+           "block (%u, %u, %u) writes byte %llu of its dynamic shared memory, behind what smem_bytes of its stage declares: %llu",
+           b.x, b.y, b.z, static_cast<unsigned long long>(launch->smem_bytes + first),
+           static_cast<unsigned long long>(launch->smem_bytes));
+}
+
+// Fills what a block may use of its shared memory, unless it is to find what the block before left. ASan hides the rest
+// from the block; without ASan, the first bytes of the rest show whether it has written there.
 void poison_smem(const Launch* launch) {
     const auto fill = [launch](char* from, size_t bytes) {
         if (launch->smem_byte <= 0xff) memset(from, static_cast<int>(launch->smem_byte), bytes);
@@ -893,7 +920,9 @@ void poison_smem(const Launch* launch) {
     char* const behind = smem + DYNAMIC_SMEM_BYTES;
     if (behind < end) fill(behind, static_cast<size_t>(end - behind));
     if (__asan_poison_memory_region)
-        __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
+        return __asan_poison_memory_region(smem + launch->smem_bytes, DYNAMIC_SMEM_BYTES - launch->smem_bytes);
+    const SmemGuard guard = smem_guard(launch);
+    memset(guard.begin, guard.byte, guard.bytes);
 }
 
 void run_block(Worker* w, Launch* launch, uint64_t block) {
@@ -930,6 +959,7 @@ void run_block(Worker* w, Launch* launch, uint64_t block) {
     }
     if (!w->fiber_count) w->free_count = 0;  // the last block was abandoned
     switch_to(w, &w->main, pick(w));
+    if (!__asan_poison_memory_region) check_smem(launch);
 }
 
 Worker* make_worker() {
