@@ -1,4 +1,4 @@
-"""What a test needs from the machine (the markers `gpu`, `nvcc`, `cxx`), shared devices and golden files."""
+"""What a test needs from the machine (the markers `gpu`, `nvcc`, `nvrtc`, `cxx`), shared devices and golden files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import importlib.util
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from autotune.__main__ import COLLECTED_AFTER
 from autotune.api.device_names import binary_cache
+from autotune.compilation.nvrtc import find_nvrtc
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.errors import ToolchainError
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -39,23 +41,21 @@ def _no_gpu() -> str:
     return "" if count.value else "no CUDA device"
 
 
-def _no_nvcc() -> str:
+def _missing(find: Callable[[], object]) -> str:
+    """Why a tool is not found; empty if it is."""
     try:
-        find_nvcc()
+        find()
     except ToolchainError as error:
         return str(error)
     return ""
 
 
-def _no_cxx() -> str:
-    try:
-        find_cxx()
-    except ToolchainError as error:
-        return str(error)
-    return ""
-
-
-_WHY_NOT: Mapping[str, Callable[[], str]] = {"gpu": _no_gpu, "nvcc": _no_nvcc, "cxx": _no_cxx}
+_WHY_NOT: Mapping[str, Callable[[], str]] = {
+    "gpu": _no_gpu,
+    "nvcc": partial(_missing, find_nvcc),
+    "nvrtc": partial(_missing, find_nvrtc),
+    "cxx": partial(_missing, find_cxx),
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

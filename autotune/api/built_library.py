@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
@@ -16,17 +15,16 @@ from autotune.api.untuned import Results, opened_results, untuned_kernels
 from autotune.atomic_write import write_whole
 from autotune.autotune_runtime.untuned_build import ORIGINS, BuiltKernel
 from autotune.compilation.compile import Binary
-from autotune.compilation.toolchain import find_cxx
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
-from autotune.exporting.build import compile_for, compile_kernel, link_library
+from autotune.exporting.build import compile_for, compile_kernel
+from autotune.exporting.planned import write_planned_library
 from autotune.family.template_files import load_templates
 from autotune.measurement.bounds import error_bound
 from autotune.operation.registry import CONV2D
 from autotune.study import Study, distinct_layers, informative_classes
 from autotune.study_reader import parse_study
-from autotune.tempdirs import temporary_folder
 
 
 def main() -> None:
@@ -58,11 +56,10 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
     """Choose kernels as in an untuned export and write the libraries to a folder, compiling on all cores in the
     meantime.
 
-    The folder gets a `libOPERATION.so` for each operation, and the file ORIGINS. Kernels that have been compiled before
-    come from the cache. Raises ToolchainError if there is no C++ compiler, StoreError if no layer gets a kernel, and
-    BuildError.
+    The folder gets a `libOPERATION.json` for each operation, the compiled kernels, and the file ORIGINS. Kernels that
+    have been compiled before come from the cache. Raises ToolchainError if there is no compiler, and StoreError if no
+    layer gets a kernel.
     """
-    cxx = find_cxx()  # nvcc also needs a C++ compiler, but reports a missing one less clearly
     compiler = functools.cache(functools.partial(compile_for, cache=binary_cache()))
     jobs = usable_cores()
     with ThreadPoolExecutor(jobs) as threads:
@@ -81,7 +78,9 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
         raise StoreError(f"{study.name}: no kernel: {'; '.join((*untuned.left_out.values(), *failed))}")
     with suppress(FileExistsError):
         out.mkdir(parents=True)
-    _write(compiled, out, cxx)
+    operations = {kernel.problem.operation.name for kernel, _ in compiled}
+    for name in operations:
+        write_planned_library([each for each in compiled if each[0].problem.operation.name == name], out)
     kernels = {
         kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], *_bounds(kernel))) for kernel, _ in compiled
     }
@@ -97,21 +96,6 @@ def _bounds(kernel: SelectedKernel) -> tuple[float, float]:
     source, problem = kernel.source, kernel.problem
     bound = error_bound(source.accuracy, problem).times(source.error_factor)
     return bound.factor(problem.reduction), bound.factor(1)
-
-
-def _write(compiled: Sequence[tuple[SelectedKernel, Binary]], out: Path, cxx: Path) -> None:
-    """Link and write each operation's library, in parallel, because linking takes seconds."""
-    operations: dict[str, list[tuple[SelectedKernel, Binary]]] = {}
-    for kernel, binary in compiled:
-        operations.setdefault(kernel.problem.operation.name, []).append((kernel, binary))
-
-    def write(kernels: Sequence[tuple[SelectedKernel, Binary]]) -> None:
-        with temporary_folder() as folder:
-            library = link_library(kernels, Path(folder), cxx)
-            write_whole(out / library.name, library.read_bytes(), "--out")
-
-    with ThreadPoolExecutor(len(operations)) as threads:
-        list(threads.map(write, operations.values()))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import interface, prepared
+from .c_library import CLibrary
 from .declared import INTERFACE, INTERFACES
 from .interface import Handle, Kernel, Library, LibraryError, Status
 from .prepared import Prepared
@@ -55,7 +56,12 @@ def find_library(exported: Path | None = None) -> Path:
 @functools.cache
 def load(path: str | Path | None = None) -> Library:
     """Load a library, once per process. None stands for the library in this package's folder."""
-    return Library(find_library() if path is None else path, INTERFACES)
+    found = find_library() if path is None else Path(path)
+    if found.suffix == interface.PLANNED:
+        from .planned_library import PlannedLibrary
+
+        return PlannedLibrary(found, INTERFACES)
+    return CLibrary(found, INTERFACES)
 
 
 def run(*arrays: object, library: Library | None = None, **named: object) -> object:

@@ -41,6 +41,11 @@ TORCH_DTYPES = {
 """PyTorch's name for each storage type."""
 
 
+def element_bytes(dtype: str) -> int:
+    """Return the size of a storage type's elements."""
+    return int(_TYPESTRS[dtype][0][2:])
+
+
 class View(NamedTuple):
     """A dense array's memory."""
 

@@ -66,8 +66,8 @@ UNUSED_HEADERS = ("-D_GLIBCXX_BITS_SPECFUN_H",)
 They take 75 of the 280 ms of CPU time for an empty kernel, and device code can't use them. If libstdc++ uses a
 different guard, the flag has no effect.
 """
-_CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
-PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(_CUDA_INCLUDE / "prelude.h"), f"-I{_CUDA_INCLUDE}")
+CUDA_INCLUDE = Path(__file__).parent / "cuda_include"
+PRELUDE = ("-D__CUDA_RUNTIME_H__", "-include", str(CUDA_INCLUDE / "prelude.h"), f"-I{CUDA_INCLUDE}")
 """The include guard of `cuda_runtime.h`, and a header with the declarations that kernels use from it, from
 `cuda_fp16.h` and from `cuda_bf16.h`. This saves 180 of the remaining 255 ms, and the cubin is the same. A text that
 needs other declarations is compiled with the full headers.
@@ -113,6 +113,11 @@ def compile_with_least(run_nvcc: Callable[[Sequence[str]], tuple[bytes, str]], p
         image, log = run_nvcc([*PRELUDE, *options])
     except Rejected:
         image, log = run_nvcc(options)
+    return binary_of(image, log, program, arch)
+
+
+def binary_of(image: bytes, log: str, program: Program, arch: int) -> Binary:
+    """Return a compiled cubin. Raises Rejected if it lacks one of the program's entries."""
     for entry in program.entries:
         if not _section_bytes(image, f".text.{entry}"):
             raise no_kernel(entry)

@@ -22,7 +22,7 @@ def find_nvcc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_
     if nvcc := _cuda_tool("nvcc", environ, system):
         return nvcc
     raise ToolchainError(
-        "nvcc not found; install it into this environment with: pip install 'autotune-conv[nvcc]', "
+        "nvcc not found; install it into this environment with: pip install 'autotune-conv[cuda13]', "
         "or set CUDA_HOME to a CUDA toolkit"
     )
 

@@ -1,44 +1,20 @@
-"""Call the CUDA driver through ctypes, for features that PyCUDA lacks and for machines without PyCUDA.
-
-PyCUDA compiles and loads programs, and owns the context and the streams. CUDA graphs (`graphs`) and kernels with tensor
-maps (`driver_launch`) use this module. `cuda-bindings` can't replace it, because it doesn't align the tensor maps that
-it encodes (docs/architecture.md).
-"""
+"""Ask the CUDA driver about this machine's GPUs, without PyCUDA."""
 
 from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
+from autotune.autotune_runtime.driver import DriverError, call, libcuda
 from autotune.devices.device import DeviceInfo
 from autotune.errors import DeviceError
-
-
-class DriverError(Exception):
-    """A driver call failed. The message is the driver's."""
-
-
-def call(name: str, *arguments: object) -> None:
-    """Call a driver function. Raises DriverError if it fails."""
-    status = getattr(_driver(), name)(*arguments)
-    if status:
-        message = ctypes.c_char_p()
-        _driver().cuGetErrorString(ctypes.c_int(status), ctypes.byref(message))
-        raise DriverError(f"{name} failed: {(message.value or b'').decode() or f'error {status}'}")
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    """Load the driver's library. Raises OSError if there is none."""
-    return ctypes.CDLL("libcuda.so.1")
 
 
 def has_libcuda() -> bool:
     """Return whether this machine has an NVIDIA driver's library."""
     try:
-        _driver()
+        libcuda()
     except OSError:
         return False
     return True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from autotune.devices.driver_api import DriverError, call
+from autotune.autotune_runtime.driver import DriverError, call
 
 if TYPE_CHECKING:
     import torch

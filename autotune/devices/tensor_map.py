@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotune.autotune_runtime import driver
 from autotune.operation.storage_types import TYPES
 
 ELEMENT_BYTES = {**{name: each.size_bytes for name, each in TYPES.items()}, "tf32": 4}
-"""Bytes per element for each data type of a tensor map. With tf32, a load rounds f32 to the nearest TF32, ties
-to even.
-"""
+"""Bytes per element for each data type of a tensor map."""
 SWIZZLES = (0, 32, 64, 128)
 """Widths, in bytes, of the swizzle patterns for 16-byte chunks."""
 _MOST_DIMS = 5
@@ -24,30 +23,8 @@ _CORNERS = {3: range(-32768, 32768), 4: range(-128, 128), 5: range(-16, 16)}
 
 
 @dataclass(frozen=True, slots=True)
-class TensorMap:
-    """A tensor without gaps, and the box copied by one instruction. The innermost dimension comes first."""
-
-    dtype: str
-    """a key of `ELEMENT_BYTES`"""
-    global_dim: tuple[int, ...]
-    """elements of the tensor in each dimension"""
-    box_dim: tuple[int, ...]
-    """elements of the box in each dimension; im2col: channels and pixels"""
-    element_strides: tuple[int, ...]
-    """step between copied elements in each dimension; im2col: step between windows"""
-    swizzle_bytes: int
-    lower_corner: tuple[int, ...] = ()
-    """im2col: the range of the windows' first elements, together with `upper_corner`, [w], [w, h] or [w, h, d]; empty:
-    tiled
-    """
-    upper_corner: tuple[int, ...] = ()
-
-    @property
-    def im2col(self) -> bool:
-        """Whether the map is an im2col map, which copies pixels in the order in which a convolution's window reads
-        them.
-        """
-        return bool(self.lower_corner)
+class TensorMap(driver.TensorMap):
+    """A tensor map that says whether the driver would encode it."""
 
     @property
     def global_strides_bytes(self) -> tuple[int, ...]:

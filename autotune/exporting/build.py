@@ -18,16 +18,16 @@ from autotune.compilation.compile import (
     Binary,
     Program,
     Target,
-    compile_cubin,
     first_errors,
     killed,
 )
-from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc
+from autotune.compilation.nvrtc import compile_by_nvrtc, find_nvrtc
+from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, Rejected
-from autotune.exporting.exporter import Exported, export_library
+from autotune.exporting.exporter import Exported
 from autotune.exporting.kernel import DEPENDENT, NVCC_FLAGS, SelectedKernel, gencode
 
 SELF_TEST = "selftest"
@@ -35,9 +35,6 @@ SELF_TEST_S = 600.0  # enough for a large layer on a busy CPU
 _OF_THE_MACHINE = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _FOR_CUDA = ("-O2", "-O2")  # optimisation of the library and of its self-test, as in the exported README
 _UNUSED = ("-O0", "-O0")  # if they are not run, only to see whether they build
-_UNTUNED = (
-    "-O1"  # for a library that the user is waiting for: compiles in two thirds of the time, and calls are as fast
-)
 _FOR_HOST = ("-O0", "-O1")  # for the host device: the self-test is as fast, and compiles in half of the time
 
 
@@ -108,13 +105,12 @@ def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
     """Return a caching compiler of exported kernels for one device. Raises ToolchainError if there is none."""
     if device.can.cpu:
         return HostCompiler(str(find_cxx()), cache)
-    nvcc = find_nvcc()
-    version, target = compiler_version(nvcc), Target("cuda", device.arch)
+    nvrtc, target = find_nvrtc(), Target("cuda", device.arch)
 
     def compiled(program: Program) -> Binary:
         program = replace(program, flags=(*program.flags, DEPENDENT))
-        key = BinaryCache.key(program, target, version)
-        return cache.kept(key, lambda: compile_cubin(program, target.arch, nvcc))
+        key = BinaryCache.key(program, target, nvrtc.version)
+        return cache.kept(key, lambda: compile_by_nvrtc(program, target.arch, nvrtc))
 
     return compiled
 
@@ -125,16 +121,6 @@ def compile_kernel(kernel: SelectedKernel, compiled: Compile) -> Binary | str:
         return compiled(kernel.source.program)
     except Rejected as rejected:
         return f"its kernel does not compile: {rejected.message}"
-
-
-def link_library(kernels: Sequence[tuple[SelectedKernel, Binary]], into: Path, cxx: Path) -> Path:
-    """Build the library from compiled kernels, all for one operation and one device, in a new folder; return
-    its path.
-    """
-    exported = export_library([kernel for kernel, _ in kernels], into / "sources", (), self_test=False)
-    for kernel, binary in kernels:
-        (into / f"{kernel.stem}.fatbin").write_bytes(binary.image)
-    return _library(exported, into, cxx, _UNTUNED)
 
 
 def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str] = ()) -> tuple[bool, str]:
@@ -163,18 +149,9 @@ def self_test(built: Built, limit_s: float = SELF_TEST_S, kernels: Sequence[str]
 def _link(exported: Exported, into: Path, cxx: Path, optimisations: tuple[str, str]) -> Path:
     """Build the library and its self-test, and return the library's path."""
     of_library, of_test = optimisations
-    library = _library(exported, into, cxx, of_library)
-    libraries = (f"-L{into}", f"-l{exported.operation.name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
-    source = str(exported.folder.resolve() / "selftest.cpp")
-    _run([str(cxx), "-std=c++17", of_test, "-o", str(into / SELF_TEST), source, *libraries], into)
-    return library
-
-
-def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Path:
-    """Build the shared library from the compiled kernels in a folder, and return its path."""
     folder, name = exported.folder.resolve(), exported.operation.name
     library = into / f"lib{name}.so"
-    own = ("-std=c++17", optimisation, "-fPIC", "-fvisibility=hidden", f"-Wa,-I,{into}")
+    own = ("-std=c++17", of_library, "-fPIC", "-fvisibility=hidden", f"-Wa,-I,{into}")
     units = (name, "kernels")
 
     def compiled(unit: str) -> None:
@@ -185,6 +162,9 @@ def _library(exported: Exported, into: Path, cxx: Path, optimisation: str) -> Pa
     script = ("-Xlinker", f"--version-script={folder / name}.map")  # -Wl, does not allow a comma in a path
     objects = [str(into / f"{unit}.o") for unit in units]
     _run([str(cxx), "-shared", *script, "-o", str(library), *objects, "-ldl"], into)
+    libraries = (f"-L{into}", f"-l{name}", f"-Wl,-rpath,{into}", "-ldl", "-lpthread")
+    source = str(folder / "selftest.cpp")
+    _run([str(cxx), "-std=c++17", of_test, "-o", str(into / SELF_TEST), source, *libraries], into)
     return library
 
 

@@ -7,8 +7,9 @@ header.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from autotune.autotune_runtime.planned_launches import Need, Plan, PlanStage, PlanTensorMap
 from autotune.errors import Rejected, StoreError, TemplateError
 from autotune.expressions.expression import Expression
 from autotune.family.codegen_cpp import Folded, fold
@@ -25,65 +26,6 @@ MOST = 16
 """
 MOST_MAPS = 7
 """Maximum number of tensor maps of a kernel, as in `kernel.h`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """A condition under which a kernel may be launched."""
-
-    holds: str
-    """the condition in C++"""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStage:
-    """A stage's launch, with sizes and conditions as C++ expressions."""
-
-    entry: int
-    """index into the program's entries"""
-    args: tuple[str, ...]
-    when: str
-    """condition for launching the stage; empty: always"""
-    grid: tuple[str, ...]
-    block: tuple[str, ...]
-    smem_bytes: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTensorMap:
-    """A tensor map whose numbers are C++ expressions."""
-
-    array: str
-    data_type: str
-    """f32, f16, bf16 or tf32"""
-    global_dim: tuple[str, ...]
-    box_dim: tuple[str, ...]
-    element_strides: tuple[str, ...]
-    lower_corner: tuple[str, ...]
-    upper_corner: tuple[str, ...]
-    swizzle_bytes: str
-    im2col: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A kernel's launches as C++ expressions of the run-time sizes and the device."""
-
-    locals: tuple[tuple[str, str], ...]
-    """derived values that depend on the run-time sizes or the device, each before the values that use it"""
-    device_needs: tuple[Need, ...]
-    n_needs: tuple[Need, ...]
-    """rules that are only checked for run-time sizes larger than the tuned ones: a header's rules exclude overflows for
-    many images and wasteful configs for few, but a kernel must run for any number (docs/templates.md)
-    """
-    prepare: tuple[PlanStage, ...]
-    stages: tuple[PlanStage, ...]
-    packed_w_bytes: str
-    workspace_bytes: str
-    loop_count: str
-    tensor_maps: tuple[PlanTensorMap, ...]
-    """tensor maps, which stages take as map0, map1, ..."""
 
 
 def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> None:
@@ -122,17 +64,18 @@ def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
     return ""
 
 
-def plan_of(bound: BoundTemplate, source: KernelSource) -> Plan:
-    """Plan a recorded kernel's launches for any run-time sizes and device.
+def plan_of(bound: BoundTemplate, source: KernelSource, *, cpp: bool = True) -> Plan:
+    """Plan a recorded kernel's launches for any run-time sizes and device, in C++ or in the header's language.
 
     Raises TemplateError if packed weights or the set of constants depend on a run-time size, if preparing weights takes
     the workspace, or if a number exceeds MOST.
     """
-    return _Planner(bound, source).plan()
+    return _Planner(bound, source, cpp=cpp).plan()
 
 
 class _Planner:
-    def __init__(self, bound: BoundTemplate, source: KernelSource) -> None:
+    def __init__(self, bound: BoundTemplate, source: KernelSource, *, cpp: bool) -> None:
+        self._in_cpp = cpp
         self._bound, self._template, self._source = bound, bound.template, source
         self._tuned = bound.check(source.config)
         self._runtime = frozenset(bound.problem.operation.runtime)
@@ -167,7 +110,7 @@ class _Planner:
                 self._maps.setdefault(template.name, template)
 
     def plan(self) -> Plan:
-        """Write all parts as C++. Derived values come last, because only then is it known which of them are used."""
+        """Write all parts. Derived values come last, because only then is it known which of them are used."""
         template = self._template
         for expression in (template.packed_w_bytes, *(part for stage in template.prepare for part in _parts(stage))):
             if self._runtime & self._follows_from(self._fold(expression)):
@@ -197,7 +140,7 @@ class _Planner:
         prepare, stages = self._stages(template.prepare), self._stages(template.stages)
         maps = tuple(self._tensor_map(each) for each in self._maps.values())
         packed, workspace, loop = (
-            self._cpp(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
+            self._written(part) for part in (template.packed_w_bytes, template.workspace_bytes, template.loop_count)
         )
         return Plan(self._locals(), device_needs, n_needs, prepare, stages, packed, workspace, loop, maps)
 
@@ -216,10 +159,13 @@ class _Planner:
         """Return the run-time sizes and device names that a value depends on, directly or through derived values."""
         return frozenset().union(*(self._depends[name] for name in _names(folded)))
 
-    def _cpp(self, expression: Expression) -> str:
+    def _written(self, expression: Expression) -> str:
         folded = self._fold(expression)
         self._used |= _names(folded)
-        return folded.cpp
+        return self._text(folded)
+
+    def _text(self, folded: Folded) -> str:
+        return folded.cpp if self._in_cpp else folded.text
 
     def _needs(self) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
         """Return the header's conditions that depend only on the device, and the conditions that depend on run-time
@@ -232,7 +178,7 @@ class _Planner:
             follows = self._follows_from(self._fold(condition.holds))
             if follows:
                 needs = of_n if self._runtime & follows else of_device
-                needs.append(Need(self._cpp(condition.holds), f"{template.name} requires: {condition.reason}"))
+                needs.append(Need(self._written(condition.holds), f"{template.name} requires: {condition.reason}"))
         for name in self._open:
             if not self._runtime & self._depends[name]:  # the kernel's text may use it as a constant
                 self._used.add(name)
@@ -242,7 +188,7 @@ class _Planner:
             follows = self._follows_from(self._fold(stage.when))
             if follows and stage.entry not in self._source.program.entries:
                 needs = of_n if self._runtime & follows else of_device
-                needs.append(Need(f"!({self._cpp(stage.when)})", f"its code has no {stage.entry}"))
+                needs.append(Need(f"({self._written(stage.when)}) == 0", f"its code has no {stage.entry}"))
         return tuple(of_device), tuple(of_n)
 
     def _stages(self, stages: Sequence[StageTemplate]) -> tuple[PlanStage, ...]:
@@ -251,10 +197,10 @@ class _Planner:
             PlanStage(
                 entry=entries.index(stage.entry),
                 args=tuple(self._argument(argument) for argument in self._bound.arguments(stage)),
-                when=self._cpp(stage.when) if self._fold(stage.when).value is None else "",
-                grid=tuple(self._cpp(extent) for extent in stage.grid),
-                block=tuple(self._cpp(extent) for extent in stage.block),
-                smem_bytes=self._cpp(stage.smem_bytes),
+                when=self._written(stage.when) if self._fold(stage.when).value is None else "",
+                grid=tuple(self._written(extent) for extent in stage.grid),
+                block=tuple(self._written(extent) for extent in stage.block),
+                smem_bytes=self._written(stage.smem_bytes),
             )
             for stage in stages
             if stage.entry in entries and self._fold(stage.when).value in (None, True)
@@ -265,7 +211,7 @@ class _Planner:
 
     def _tensor_map(self, template: TensorMapTemplate) -> PlanTensorMap:
         def numbers(expressions: Sequence[Expression]) -> tuple[str, ...]:
-            return tuple(self._cpp(expression) for expression in expressions)
+            return tuple(self._written(expression) for expression in expressions)
 
         return PlanTensorMap(
             array="workspace" if self._fold(template.in_workspace).value else template.array,
@@ -275,7 +221,7 @@ class _Planner:
             element_strides=numbers(template.element_strides) or ("1",) * len(template.global_dim),
             lower_corner=numbers(template.lower_corner),
             upper_corner=numbers(template.upper_corner),
-            swizzle_bytes=self._cpp(template.swizzle_bytes),
+            swizzle_bytes=self._written(template.swizzle_bytes),
             im2col=bool(template.lower_corner),
         )
 
@@ -284,7 +230,7 @@ class _Planner:
         for name, folded in reversed(self._open.items()):
             if name in self._used:
                 self._used |= _names(folded)
-                found.append((name, folded.cpp))
+                found.append((name, self._text(folded)))
         return tuple(reversed(found))
 
 

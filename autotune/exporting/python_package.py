@@ -16,7 +16,7 @@ from autotune.text_file import read_text
 OF_NETWORKS = frozenset(BY_NAME)
 """The operations whose exports convert PyTorch networks."""
 ANY_OPERATION = (
-    *("__init__.py", "arrays.py", "interface.py", "prepared.py"),
+    *("__init__.py", "arrays.py", "c_library.py", "interface.py", "prepared.py"),
     *("torch_call.py", "torch_operator.py", "torch_race.py", "torch_runtime.py"),
 )
 """Modules of the package that are the same for all operations. Each export adds a `declared.py` with its operation's

@@ -9,12 +9,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.autotune_runtime.planned_launches import Plan
 from autotune.compilation.compile import is_exact
 from autotune.devices.device import DeviceInfo
 from autotune.escape import in_comment
 from autotune.exporting.golden import Samples, golden
 from autotune.exporting.kernel import ARCHS, SelectedKernel, gencode, never_run
-from autotune.exporting.launch_plan import Plan, arch_refusal, plan_of
+from autotune.exporting.launch_plan import arch_refusal, plan_of
 from autotune.exporting.operation_context import word_constants
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import ErrorBound, error_bound, most_error_on_integers
@@ -56,7 +57,7 @@ def view_of(kernel: SelectedKernel, identifier: str, archs: Sequence[int]) -> Ke
         initialisers=_initialisers(problem),
         config=in_comment(str(source.config)),
         problem_numbers=problem_numbers(problem),
-        device=_device(device),
+        device=device_text(device),
         device_numbers=_device_numbers(device),
         plan=plan_of(kernel.bound, source),
         least_arch=_least_arch(kernel),
@@ -88,7 +89,8 @@ def _least_arch(kernel: SelectedKernel) -> int:
     return next(admitted, kernel.origin.device.arch)
 
 
-def _device(device: DeviceInfo) -> str:
+def device_text(device: DeviceInfo) -> str:
+    """Return a device's name and, if it is no GPU, what it is."""
     if device.can.gpu:
         return device.name
     origin = never_run(device)

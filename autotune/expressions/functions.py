@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
+from autotune.autotune_runtime import planned_launches
 from autotune.trial import Value
 
 WARP = 32  # lanes
@@ -64,37 +65,8 @@ def bank_conflicts(width: int, threads: int, *places: Place) -> int:
 Evaluated = Value | tuple[Value, ...]
 
 
-def ceil_div(numerator: int, denominator: int) -> int:
-    """Return the smallest integer that is at least numerator / denominator."""
-    return -(-numerator // denominator)
-
-
-def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple of `multiple` that is at least `value`."""
-    return ceil_div(value, multiple) * multiple
-
-
-def is_pow2(value: int) -> bool:
-    """Return whether a value is a power of two: 1, 2, 4, 8, ..."""
-    return value > 0 and value & (value - 1) == 0
-
-
-def max_registers(warps: int) -> int:
-    """Return the maximum number of registers per thread if this many warps are resident on a multiprocessor.
-
-    A multiprocessor has 65,536 registers. Warps are counted in multiples of 4 and registers in multiples of 8; a thread
-    has at most 255 (CUDA C++ Programming Guide, compute capabilities 7.5 to 12.0).
-    """
-    return min(255, 65536 // (32 * round_up(warps, 4)) // 8 * 8)
-
-
 FUNCTIONS: Mapping[str, Callable[..., int | bool]] = {
-    "ceil_div": ceil_div,
-    "round_up": round_up,
-    "is_pow2": is_pow2,
-    "max_registers": max_registers,
-    "min": min,
-    "max": max,
+    **planned_launches.FUNCTIONS,
     "bank_conflicts": bank_conflicts,
 }
 

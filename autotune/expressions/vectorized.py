@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from autotune.expressions.functions import ceil_div, round_up
+from autotune.autotune_runtime.planned_launches import ceil_div, round_up
 from autotune.trial import Value
 
 Column = npt.NDArray[np.generic]

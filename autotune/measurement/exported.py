@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.autotune_runtime import interface
-from autotune.autotune_runtime.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, Library, LibraryError
+from autotune.autotune_runtime.c_library import CLibrary
+from autotune.autotune_runtime.interface import Enqueue, Interface, InterfaceArray, InterfaceSize, LibraryError
 from autotune.errors import Rejected
 from autotune.measurement.launcher import Tensors
 from autotune.operation.operation import Operation
@@ -46,7 +47,7 @@ def prepared(path: Path, problem: Problem, tensors: Tensors) -> Iterator[Handle]
     declared = problem.operation
     asked = interface_of(declared).problem(dict(problem.values))
     try:
-        library = Library(path, (asked.interface,))
+        library = CLibrary(path, (asked.interface,))
     except (OSError, ImportError) as error:
         raise Rejected(Outcome.RUNTIME, "load_failure", f"cannot load the exported library: {error}") from None
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.autotune_runtime.interface import Library
+from autotune.autotune_runtime.c_library import CLibrary
 from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
@@ -75,7 +75,7 @@ def test_weights_are_prepared_once_on_tensors(gpu: DeviceEvaluator, tmp_path: Pa
     exported = export_library([kernel], tmp_path / "lib", ())
     (tmp_path / "built").mkdir()
     built = build_for_cuda(exported, tmp_path / "built", nvcc=find_nvcc(), cxx=find_cxx())
-    library = Library(str(built.library), (interface_of(exported.operation),))
+    library = CLibrary(str(built.library), (interface_of(exported.operation),))
     x = torch.randn(9, 64, 128, device="cuda")
     weights = torch.tensor([2.0, -1.0], device="cuda")
     taps = torch.tensor([[[[0.0, -1, 0], [-1, 2, -1], [0, -1, 0]]]], device="cuda")

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.api.device_names import binary_cache
 from autotune.api.starter import new_operation
-from autotune.autotune_runtime.interface import Library
+from autotune.autotune_runtime.c_library import CLibrary
 from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.errors import StoreError
 from autotune.exporting import Exported, SelectedKernel, export_library
@@ -71,8 +71,8 @@ def softmax(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHo
         yield run
 
 
-def loaded(path: str, name: str = "softmax") -> Library:
-    return Library(path, (interface_of(operation(name)),))
+def loaded(path: str, name: str = "softmax") -> CLibrary:
+    return CLibrary(path, (interface_of(operation(name)),))
 
 
 def rows_of(path: str, x: Array, out: Array) -> tuple[Array, str | None, list[str]]:

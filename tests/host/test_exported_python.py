@@ -30,7 +30,8 @@ from autotune.autotune_runtime import (
     prepare,
 )
 from autotune.autotune_runtime.arrays import stream_address
-from autotune.autotune_runtime.interface import ABI_VERSION, DeclaredProblem
+from autotune.autotune_runtime.c_library import ABI_VERSION
+from autotune.autotune_runtime.interface import DeclaredProblem
 from autotune.autotune_runtime.network_interfaces import BY_NAME
 from autotune.errors import Rejected
 from autotune.exporting import Exported

@@ -11,6 +11,9 @@ from typing import TypedDict
 
 import pytest
 
+from autotune.autotune_runtime.driver import TensorMap
+from autotune.autotune_runtime.interface import Status
+from autotune.autotune_runtime.planned_launches import DeviceLimits, Plan, Unsupported, WrongDevice, launches_of
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.exporting import SelectedKernel, export_library
@@ -157,6 +160,17 @@ def admitted(kernel: SelectedKernel, n: int, device: DeviceInfo) -> bool:
     return bound.supported
 
 
+def map_numbers(tensor: TensorMap) -> list[int]:
+    """A tensor map as SHOW prints it."""
+    return [
+        {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}[tensor.dtype],
+        tensor.swizzle_bytes,
+        *itertools.chain.from_iterable(zip(tensor.global_dim, tensor.element_strides, strict=True)),
+        *tensor.box_dim,
+        *itertools.chain.from_iterable(zip(tensor.lower_corner, tensor.upper_corner, strict=True)),
+    ]
+
+
 def launched(
     kernel: SelectedKernel, n: int, device: DeviceInfo
 ) -> tuple[list[int], list[list[object]], list[list[int]]]:
@@ -175,16 +189,7 @@ def launched(
     return (
         sizes,
         [[stage.entry, *stage.grid, *stage.block, stage.smem_bytes] for stage in stages],
-        [
-            [
-                {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}[each.dtype],
-                each.swizzle_bytes,
-                *itertools.chain.from_iterable(zip(each.global_dim, each.element_strides, strict=True)),
-                *each.box_dim,
-                *itertools.chain.from_iterable(zip(each.lower_corner, each.upper_corner, strict=True)),
-            ]
-            for each in maps
-        ],
+        [map_numbers(each) for each in maps],
     )
 
 
@@ -213,6 +218,36 @@ def test_library_launches_what_the_tuner_would(kernels: tuple[SelectedKernel, ..
         "a grid exceeds the device's limits",
     ):
         assert reason in refused
+
+
+def evaluated(kernel: SelectedKernel, plan: Plan, n: int, device: DeviceInfo) -> Shown:
+    """What SHOW prints, of a plan that Python evaluates."""
+    extents = (device.max_threads_per_block, device.grid_limits, device.block_limits)
+    limits = DeviceLimits(device.arch, device.sm_count, device.smem_per_block_bytes, device.l2_bytes, *extents)
+    names = kernel.problem.with_runtime(n).names()
+    try:
+        made = launches_of(plan, names, limits, larger=n > kernel.problem.runtime_size)
+    except Unsupported as error:
+        status = Status.WRONG_DEVICE if isinstance(error, WrongDevice) else Status.UNSUPPORTED
+        return {"reason": str(error), "numbers": [status], "launches": [], "maps": []}
+    return {
+        "reason": "",
+        "numbers": [Status.OK, made.packed_w_bytes, made.workspace_bytes, made.loop_count],
+        "launches": [
+            [kernel.source.program.entries[each.entry], *each.sizes] for each in (*made.prepare, *made.stages)
+        ],
+        "maps": [map_numbers(each) for _, each in made.tensor_maps],
+    }
+
+
+def test_python_evaluates_plans_as_the_library_does(kernels: tuple[SelectedKernel, ...], plans: list[Shown]) -> None:
+    written = {kernel.name: plan_of(kernel.bound, kernel.source, cpp=False) for kernel in kernels}
+    for (kernel, device, n), expected in zip(itertools.product(kernels, DEVICES, IMAGES), plans, strict=True):
+        found = evaluated(kernel, written[kernel.name], n, device)
+        if found["reason"]:
+            assert (found["numbers"][0], found["reason"]) == (expected["numbers"][0], expected["reason"])
+        else:
+            assert found == expected
 
 
 def test_kernel_without_a_stage_is_for_devices_that_do_not_need_it() -> None:

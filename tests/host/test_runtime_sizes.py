@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.autotune_runtime.interface import Library
+from autotune.autotune_runtime.c_library import CLibrary
 from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import FamilyCheck
@@ -107,7 +107,7 @@ N, K = 40, 36
 def called(path: str, folder: Path, x: Array, w: Array) -> tuple[list[Array], list[str]]:
     """The product by a prepared kernel and by one call, and the names of the kernels."""
     declared = find_operation("products", [folder])
-    library = Library(path, (interface_of(declared),))
+    library = CLibrary(path, (interface_of(declared),))
     outputs = [device_array(np.full((*x.shape[:2], N), np.nan, np.float32)) for _ in range(2)]
     handle = Prepared(library, device_array(w), x=device_array(x))
     handle(device_array(x), y=outputs[0])
@@ -202,5 +202,5 @@ def added(path: str, folder: Path, a: Array, x: Array, y: Array) -> Array:
     """y + a x, by the library's kernel."""
     declared = find_operation("saxpy", [folder])
     result = device_array(y)
-    run(Library(path, (interface_of(declared),)), device_array(a), device_array(x), y=result)
+    run(CLibrary(path, (interface_of(declared),)), device_array(a), device_array(x), y=result)
     return np.array(result.array)

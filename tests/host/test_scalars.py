@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.autotune_runtime.interface import Library
+from autotune.autotune_runtime.c_library import CLibrary
 from autotune.autotune_runtime.prepared import Prepared, run
 from autotune.checking.dependence import doubtful_declarations
 from autotune.errors import TemplateError
@@ -179,7 +179,7 @@ def expected(x: Array, bias: Array, alpha: float, shift: int) -> Array:
 
 def from_python(path: str, folder: str, x: Array, bias: Array) -> tuple[list[Array], list[str]]:
     """Outputs of a call and of a prepared operation with two pairs of numbers; the messages about wrong numbers."""
-    library = Library(path, (interface_of(read_operation(Path(folder))),))
+    library = CLibrary(path, (interface_of(read_operation(Path(folder))),))
     outputs = [device_array(np.zeros_like(x)) for _ in range(3)]
     run(library, device_array(x), device_array(bias), alpha=0.5, shift=3, y=outputs[0])
     prepared = Prepared(library, device_array(bias), columns=x.shape[1])

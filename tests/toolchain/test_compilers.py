@@ -251,7 +251,7 @@ find_nvcc({"PATH": ""}, system=Path("/nonexistent"))
 def test_missing_nvcc_says_how_to_get_it() -> None:
     done = subprocess.run([sys.executable, "-c", NO_CUDA], capture_output=True, text=True, check=False)
     assert "ToolchainError: nvcc not found" in done.stderr
-    assert "pip install 'autotune-conv[nvcc]'" in done.stderr
+    assert "pip install 'autotune-conv[cuda13]'" in done.stderr
 
 
 def test_compiler_without_an_answer_is_reported(tmp_path: Path) -> None:

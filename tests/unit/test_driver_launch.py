@@ -53,7 +53,7 @@ PROGRAM = """
 import dataclasses
 import numpy as np
 from autotune.devices.device import Launch
-from autotune.devices.driver_api import DriverError
+from autotune.autotune_runtime.driver import DriverError
 from autotune.devices.driver_launch import DriverModule
 from autotune.devices.tensor_map import BoundTensorMap, TensorMap
 

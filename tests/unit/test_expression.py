@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment
 
+from autotune.autotune_runtime.planned_launches import ceil_div, is_pow2, max_registers, round_up
 from autotune.errors import TemplateError
 from autotune.expressions.expression import Expression
-from autotune.expressions.functions import FUNCTIONS, ceil_div, is_pow2, max_registers, round_up
+from autotune.expressions.functions import FUNCTIONS
 from autotune.expressions.vectorized import Columns, column_of
 from autotune.trial import Value
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import pycuda.driver as driver
 
+from autotune.autotune_runtime.driver import DriverError
 from autotune.devices.device import Launch
-from autotune.devices.driver_api import DriverError
 from autotune.devices.driver_launch import DriverModule
 from autotune.devices.tensor_map import BoundTensorMap
 from autotune.errors import Rejected

@@ -152,6 +152,11 @@ int cuTensorMapEncodeIm2col(TensorMap* map, int type, uint32_t rank, void* addre
     return SUCCESS;
 }
 
+int cuTensorMapReplaceAddress(TensorMap* map, void* address) {
+    if (!address || reinterpret_cast<uintptr_t>(address) % 16) return INVALID_VALUE;
+    map->address = address;
+    return SUCCESS;
+}
 
 int cuInit(unsigned) {
     return find_runtime() ? SUCCESS : NOT_FOUND;
@@ -167,6 +172,8 @@ int cuGetErrorName(int error, const char** name) {
                                      : "CUDA_ERROR_UNKNOWN";
     return SUCCESS;
 }
+
+int cuGetErrorString(int error, const char** text) { return cuGetErrorName(error, text); }
 
 int cuDeviceGetCount(int* count) {
     const int wanted = static_cast<int>(setting("AUTOTUNE_HOST_DEVICES", 1));
