@@ -44,6 +44,19 @@ class Excited(nn.Module):
         return self.other(gated) + gated
 
 
+class PreActivated(nn.Module):
+    """A residual block whose batch norm and ReLU come before the convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        self.norm.running_mean, self.norm.running_var = torch.linspace(-1, 1, 8), torch.linspace(0.5, 2, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sin(x)
+        return torch.relu(self.conv(torch.relu(self.norm(x))) + x)
+
+
 def images(n: int) -> Tensor:
     """Channels-last images of eight channels."""
     x = torch.randn((n, 8, 5, 7), generator=torch.Generator().manual_seed(n))
@@ -63,6 +76,14 @@ def excited(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, 
     modules = [each for each in made.modules() if isinstance(each, (Plain, TunedConvolution))]
     bounds = {(each, each.problem.inputs[0][1:]): (2.0**-7, 0.0) for each in modules}
     assert not disagreements(made, [(images(2).bfloat16(),)], bounds)
+    rows = [(row.layer, row.kernel, row.why if row.why.startswith("in ") else "") for row in report.rows]
+    return rows, str(getattr(made, "code", "")), difference(made, network, images(n).bfloat16())
+
+
+def normed(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, str]], str, float]:
+    """A converted block's layers, their kernels and remarks, its code, and the difference of outputs."""
+    network = seeded(PreActivated).bfloat16().to(memory_format=torch.channels_last)
+    made, report = convert(network, images(2).bfloat16(), library=libraries, margin=ALWAYS)
     rows = [(row.layer, row.kernel, row.why if row.why.startswith("in ") else "") for row in report.rows]
     return rows, str(getattr(made, "code", "")), difference(made, network, images(n).bfloat16())
 

@@ -13,6 +13,7 @@ from .fusion import Graph, LayerProblem, MatrixProduct, Operator, convolution, m
 from .network_layers import Layer
 from .plain_problems import (
     AvgPoolProblem,
+    BatchNormProblem,
     ConcatProblem,
     GateProblem,
     MaxPoolProblem,
@@ -136,7 +137,7 @@ class _Reader:
         if call.name in _COPIES or (call.name in DROPOUTS and not call.trains):
             return Operator(reads, call.writes, "copy", lambda x: x)
         if call.name in NORMS and len(reads) == 1 and not call.number("training", 0):
-            return Operator(reads, call.writes, "affine", None, constants, amounts=(1,))
+            return Operator(reads, call.writes, "affine", None, constants, amounts=(1,), layer=self._batch_norm(call))
         if (kind := self._moved(call)) is not None:
             joined = self._concat(call) if kind[0] == "joining" else None
             return Operator(reads, call.writes, kind[0], constants=constants, amounts=kind[1], layer=joined)
@@ -182,6 +183,15 @@ class _Reader:
         if not stored or not one_dtype or call.number("dim", 0) not in (1, 1 - len(given[0].shape)):
             return None
         return concat(call.writes[0], [each.shape for each in given], given[0].dtype)
+
+    def _batch_norm(self, call: Call) -> Layer[BatchNormProblem] | None:
+        """Return the layer for a batch norm of channels-last images, or None for other batch norms."""
+        name = call.tensor("input") or call.tensor("self")
+        x, dtype = self._images(name), self._type(name).dtype
+        if x is None or self._type(call.writes[0]).dtype != dtype:
+            return None
+        problem = BatchNormProblem(x=x, dtype=dtype, channels=x[1:2])
+        return images_layer(self._label(call), problem, 2 * math.prod(x))
 
     def _gated(self, call: Call, operator: Operator) -> Operator:
         """Make a gate from a product of channels-last images and a factor per image and channel.

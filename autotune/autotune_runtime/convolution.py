@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from .network_layers import KINDS
+
 Shape: TypeAlias = "tuple[int | None, ...]"
 """A tensor's sizes, with None for a size that isn't known before the network runs."""
 
@@ -125,7 +127,13 @@ class Problem(_OfConvolution):
     cache_d: int = 0
     """number of frames before x, which are stored in a separate tensor"""
     prologue: str = "none"
-    """`scale`: x is first multiplied by a factor for each image and channel"""
+    """`scale`: x is first multiplied by a factor for each image and channel, an input; `scale_shift` and an activation:
+    a batch norm in front of the convolution"""
+
+    @property
+    def kind(self) -> str:
+        """The kind of layer, in words."""
+        return KINDS[self.operation]
 
     @property
     def operation(self) -> str:
@@ -165,10 +173,10 @@ class Problem(_OfConvolution):
 
     @property
     def inputs(self) -> tuple[Shape, ...]:
-        """The shapes of the input tensors: the images, the frames before them and the prologue's factors, if any."""
+        """The shapes of the input tensors: the images, the frames before them and the factors of a gate, if any."""
         n, c, *sizes_of_x = self.x
         frames = ((n, c, self.cache_d, *sizes_of_x[1:]),) if self.cache_d else ()
-        factors = () if self.prologue == "none" else ((n, c, *(1 for _ in sizes_of_x)),)
+        factors = () if self.prologue != "scale" else ((n, c, *(1 for _ in sizes_of_x)),)
         return (self.x, *frames, *factors)
 
     @property

@@ -8,7 +8,7 @@ it imports neither autotune nor NumPy nor PyTorch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -60,7 +60,9 @@ class Operator:
     constants: tuple[str, ...] = ()
     """the network's own tensors that the operator reads, such as filters"""
     layer: Layer[LayerProblem] | None = None
-    """the convolution, linear layer, norm, concatenation, pool or gate that the operator computes"""
+    """the convolution, linear layer, norm, concatenation, pool or gate that the operator computes; for a batch norm,
+    the layer that it is unless another layer's kernel computes it
+    """
     product: MatrixProduct | None = None
     inside: tuple[str, ...] = ()
     """for a norm that is written out as several operators: the tensors between these operators"""
@@ -189,7 +191,8 @@ def fuse(
             fused = _fused(graph, at, layer, taken, may_add if adds else _never)
             if fused is not None:
                 found.append(fused)
-    return tuple(reversed(found))
+    folded = {at for each in found for at in each.folded}
+    return tuple(_with_front(graph, each, folded) for each in reversed(found) if each.at not in folded)
 
 
 def _never(_at: int, _tensor: str, _by: int) -> bool:
@@ -235,9 +238,7 @@ def _fused(
         tensor = graph.operators[reader].writes[0]
     word, parts = found
     front = None
-    if isinstance(layer.problem, Problem) and not layer.is_linear:
-        front = _front(graph, at, layer.problem)
-    elif operator.inside and layer.problem is not None:
+    if operator.inside and layer.problem is not None:
         if graph.dtypes.get(tensor) != layer.problem.dtype or not _only_for(graph, at):
             return None
         inside = sorted(graph.writers[name] for name in operator.inside)
@@ -253,11 +254,40 @@ def _only_for(graph: Graph, at: int) -> bool:
     return all({*graph.readers[name]} <= parts and name not in graph.outputs for name in inside)
 
 
-def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
-    """Find the operators in front of a convolution that its kernel can compute as well.
+def _with_front(graph: Graph, fused: Fused, folded: Set[int]) -> Fused:
+    """Return a layer with the operators in front of it that its kernel can compute as well, if it is a convolution.
 
-    These are padding, concatenation with earlier frames or of two tensors of equal size, upsampling or a gate.
+    These are a batch norm and its activation, or padding, concatenation with earlier frames or of two tensors of equal
+    size, upsampling or a gate. `folded` are the batch norms that other layers' kernels compute.
     """
+    problem = fused.layer.problem
+    if not isinstance(problem, Problem) or fused.layer.is_linear:
+        return fused
+    return replace(fused, front=_norm_in_front(graph, fused.at, problem, folded) or _front(graph, fused.at, problem))
+
+
+def _norm_in_front(graph: Graph, at: int, problem: Problem, folded: Set[int]) -> Front | None:
+    """Find a batch norm in front of a convolution, and the activation between them."""
+    read = tensor = graph.operators[at].reads[0]
+    norm = graph.writers.get(tensor, at)
+    while graph.operators[norm].function is not None:
+        tensor = graph.operators[norm].reads[0]
+        norm = graph.writers.get(tensor, at)
+    operator = graph.operators[norm]
+    if operator.kind != "affine" or operator.layer is None or norm in folded or problem.geometry.transposed:
+        return None
+    word, parts = activation_behind(graph, tensor)
+    if graph.operators[parts[-1] if parts else norm].writes[0] != read or graph.only_reader(read) != at:
+        return None
+    x = operator.reads[0]
+    if graph.dtypes.get(x) != problem.dtype:
+        return None
+    prologue = "_".join(filter(None, ("scale_shift", word)))
+    return Front((norm, *parts), (x,), replace(problem, prologue=prologue))
+
+
+def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
+    """Find other operators in front of a convolution that its kernel can compute as well."""
     found: Front | None = None
     alone = problem
     tensor, reader = graph.operators[at].reads[0], at

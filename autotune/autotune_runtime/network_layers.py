@@ -21,6 +21,8 @@ KINDS: Mapping[str, str] = {
 """The kind of layer computed by each operation."""
 PLAIN = tuple(operation for operation, kind in KINDS.items() if kind != "convolution")
 """Operations whose layers have no filters."""
+BATCH_NORM = "batch norm"
+"""The kind of a batch norm that isn't folded into another layer, which a kernel of `concat` computes."""
 LINEAR = "linear layer"
 """The kind of a linear layer with rows [..., C], which a kernel computes as a 1x1 convolution of channels-last
 images.
@@ -32,7 +34,7 @@ class Layer(Generic[Of]):
     """One of a network's convolutions, linear layers, norms, concatenations, pools or gates."""
 
     kind: str
-    """a value of KINDS, or LINEAR"""
+    """a value of KINDS, LINEAR or BATCH_NORM"""
     label: str
     """name for messages, such as layer1.0.conv1"""
     problem: Of | None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from .convolution import DTYPES, Shape, sizes
-from .network_layers import KINDS, Layer
+from .network_layers import BATCH_NORM, KINDS, Layer
 
 MOST_TENSORS = 8
 """Maximum number of tensors that a kernel can concatenate."""
@@ -27,6 +27,11 @@ class PlainProblem:
     """shape of the images in PyTorch's terms, [N, C, ...]"""
     dtype: str
     epilogue: str = "none"
+
+    @property
+    def kind(self) -> str:
+        """The kind of layer, in words."""
+        return KINDS[self.operation]
 
     @property
     def layout(self) -> str:
@@ -149,6 +154,17 @@ class ConcatProblem(PlainProblem):
     def shapes(self) -> tuple[str, str]:
         """Sizes of the output, and the channels of the input tensors, for reports."""
         return sizes(self.x), "+".join(map(str, self.channels))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNormProblem(ConcatProblem):
+    """A batch norm that isn't folded into another layer, and the activation that follows.
+
+    Kernels compute it as the concatenation of a single tensor.
+    """
+
+    kind = BATCH_NORM
+    epilogue: str = "weight_bias"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,4 +301,4 @@ Of = TypeVar("Of", bound=PlainProblem)
 def images_layer(label: str, problem: Of, flops: int) -> Layer[Of]:
     """Return a layer without weights, with the problem or the reason why no kernel computes it."""
     why_not = "" if problem.dtype in DTYPES else f"computes in {problem.dtype}"
-    return Layer(KINDS[problem.operation], label, None if why_not else problem, why_not, flops)
+    return Layer(problem.kind, label, None if why_not else problem, why_not, flops)

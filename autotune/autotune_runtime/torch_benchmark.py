@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from .activations import BY_WORD
 from .convolution import Problem
 from .fusion import LayerProblem
-from .network_layers import KINDS, LINEAR
+from .network_layers import LINEAR
 from .torch_call import LAST, STORED
 from .torch_convolution import Convolution, TunedConvolution, activated
 from .torch_plain import Plain
@@ -120,15 +120,16 @@ def race_apart(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time a convolution's kernel that also computes a gate or a concatenation against separate kernels for the two."""
+    """Time a convolution's kernel that also computes a layer in front of it against separate kernels for the two."""
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
-        (other,), z = arrays.others, arrays.z
+        z = arrays.z
         if layer.problem.cache_d:
-            x, z = inner(other.squeeze(2), arrays.x.squeeze(2)), z.squeeze(2) if work.residual else z
+            (frame,) = arrays.others
+            x, z = inner(frame.squeeze(2), arrays.x.squeeze(2)), z.squeeze(2) if work.residual else z
         else:
-            x = inner(arrays.x, other)
+            x = inner(arrays.x, *arrays.others)
         return _tuned(rest, replace(arrays, x=x, others=(), tuned=alone, z=z))
 
     contenders: dict[str, Pass] = {"tuned": partial(_tuned, work), "kernels for each": apart}
@@ -175,7 +176,7 @@ def choose_algorithms(work: Work, conv: Convolution) -> None:
 def _rivals(work: Work) -> dict[str, Pass]:
     """Return PyTorch's alternatives by name: an eager network's operators and, if `work.compiled`, compiled ones."""
     of = work.kernel
-    plain = LINEAR if work.linear else KINDS[of.operation]
+    plain = LINEAR if work.linear else of.kind
     found: dict[str, Pass] = {f"PyTorch's{work.words or f' {plain}'}": partial(_separate, work)}
     if work.compiled and isinstance(of, Problem) and (work.residual or work.activation):
         found[f"PyTorch's {plain} and one kernel for the rest"] = partial(_then_one_kernel, work)

@@ -106,9 +106,8 @@ def prepared(x: Tensor, cache: Tensor | None, scale: Tensor | None, shift: Tenso
     if scale is None:
         return x
     ones = (1,) * (x.dim() - 2)
-    x = x * scale.view(*scale.shape[:2], *ones)
-    if shift is not None:
-        x.add_(shift.view(*shift.shape[:2], *ones))
+    scale, shift = (None if each is None else each.view(*each.shape, *ones) for each in (scale, shift))
+    x = x * scale if shift is None else torch.addcmul(shift, x, scale)
     return activated(x, prologue_activation(prologue))
 
 
@@ -123,9 +122,13 @@ class Convolution(nn.Module):
 
     operator = CONVOLUTION
 
-    def __init__(self, problem: Problem, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    def __init__(
+        self, problem: Problem, weight: nn.Parameter, bias: nn.Parameter | None, factors: Tensor | None = None
+    ) -> None:
+        """Use these parameters. `factors` [2, N, C] are the scale and shift of a batch norm in front of the layer."""
         super().__init__()
         self.weight, self.bias = weight, bias
+        self.register_buffer("factors", factors, persistent=False)
         self.problem = problem
         """the convolution; this module does not compute the problem's epilogue"""
         self._operation, self._arguments = problem.operation, problem.arguments
@@ -137,12 +140,20 @@ class Convolution(nn.Module):
 
     def prepared(self, x: Tensor, *others: Tensor) -> Tensor:
         """Return the tensor that the filters are applied to."""
-        return prepared(x, *self.optional(others), None, self.problem.prologue)
+        return prepared(x, *self.optional(len(x), others), self.problem.prologue)
 
-    def optional(self, others: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None]:
-        """Return the frames before x and the factors of its channels, if the problem has them."""
+    def optional(self, n: int, others: Sequence[Tensor]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return the frames before n images and the scale and shift [N, C] of their channels, if the problem has them.
+
+        The kernels read factors of each image. A batch norm's are repeated for as many images as the problem has.
+        """
+        if (factors := self._buffers["factors"]) is not None:
+            scale, shift = factors if n <= factors.shape[1] else factors[:, :1].expand(-1, n, -1).contiguous()
+            return None, scale[:n], shift[:n]
         given = iter(others)
-        return next(given) if self.problem.cache_d else None, next(given, None)
+        cache = next(given) if self.problem.cache_d else None
+        gate = next(given, None)
+        return cache, None if gate is None else gate.flatten(1), None
 
     def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve an input returned by `prepared`, with this bias."""
@@ -237,7 +248,7 @@ class TunedConvolution(Convolution):
 
     def __init__(self, conv: Convolution, problem: Problem, library: str | Path, choice: Choice = _ANY) -> None:
         """Use the parameters of `conv`; `problem` determines the layout and the epilogue."""
-        super().__init__(problem, conv.weight, conv.bias)
+        super().__init__(problem, conv.weight, conv.bias, conv.factors)
         of = problem.geometry
         zeros = conv.weight.new_zeros(of.k) if conv.bias is None and problem.epilogue != "none" else None
         self.register_buffer("zeros", zeros, persistent=False)  # the bias for a kernel that requires one
@@ -250,14 +261,15 @@ class TunedConvolution(Convolution):
         weight, bias = own.get("weight"), own.get("bias")  # reading each as an attribute would take 0.8 us
         if weight is None or bias is None:
             weight, bias = self.weight, self.zeros if self.bias is None else self.bias
-        cache, scale = self.optional(others) if others else (None, None)
-        factors = None if scale is None else scale.flatten(1)
+        read: tuple[Tensor | None, ...] = (x, z, None, None, None)
+        if others or self._buffers["factors"] is not None:
+            read = (x, z, *self.optional(len(x), others))
         if not torch.compiler.is_dynamo_compiling():
-            y: Tensor | None = CONVOLUTION.call_cached(self._call, (x, z, cache, factors, None), (weight, bias))
+            y: Tensor | None = CONVOLUTION.call_cached(self._call, read, (weight, bias))
             if y is not None:
                 return y
         if self._call and weight.dtype == self._dtype and CONVOLUTION.runtime_of(x.device) is not None:
-            return cast("Tensor", CONVOLUTION(x, weight, bias, z, cache, factors, None, self._call))
+            return cast("Tensor", CONVOLUTION(x, weight, bias, *read[1:], self._call))
         return self.by_pytorch(x, z, *others)
 
     def by_pytorch(self, x: Tensor, z: Tensor | None = None, *others: Tensor) -> Tensor:

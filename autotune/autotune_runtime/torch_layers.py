@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from . import network_layers
 from .convolution import Problem
 from .fusion import Front, Fused, LayerProblem, fuse
-from .plain_problems import ConcatProblem, NormProblem
+from .plain_problems import BatchNormProblem, ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture, given_to
@@ -159,8 +159,9 @@ class LayerGraph:
         served = _served(self._read)
         self._elsewhere = [_served(read(replace(part, arguments=each))) for each in others]
         self._found: dict[int, Layer] = {}
+        folded = {each for fused in served.values() for each in fused.folded}
         for at, each in enumerate(self._read.graph.operators):
-            if each.layer is not None:
+            if each.layer is not None and at not in folded:
                 self._found[at] = self._layer(at, each.layer, served.get(at))
         part.graph.recompile()
 
@@ -289,7 +290,8 @@ class LayerGraph:
         if node not in self._read.seen.tensors:
             return replace(layer, why_not="its statistics are outputs, too")
         weights = self._weights(node)
-        if isinstance(problem, (NormProblem, ConcatProblem)) and (fused.front is not None or fused.folded):
+        written_out = fused.front is not None or fused.folded or isinstance(problem, BatchNormProblem)
+        if isinstance(problem, (NormProblem, ConcatProblem)) and written_out:
             weights = self._factors(node, problem, fused)
         weight, bias = (None if each is None else _parameter(each.flatten()) for each in weights)
         module = MODULES[type(problem)](problem, weight, bias, self._read.seen.tensors[node].kind.device)
@@ -312,7 +314,7 @@ class LayerGraph:
             kind = UpsampledConvolution
         elif len(problem.geometry.w) > len(conv.problem.geometry.w):
             kind = JoinedConvolution
-        module = kind(problem, conv.weight, conv.bias)
+        module = kind(problem, conv.weight, conv.bias, self._factors_in_front(front, problem))
         fused, *elsewhere_with = (
             replace(each, front=replace(front, problem=of))
             for each, of in zip((fused, *elsewhere), fronts, strict=True)
@@ -322,14 +324,33 @@ class LayerGraph:
         return replace(found, elsewhere=tuple(elsewhere_with))
 
     def _factors(self, node: fx.Node, problem: NormProblem | ConcatProblem, fused: Fused) -> tuple[Tensor, Tensor]:
-        """Return the scale and shift after a concatenation or a written-out norm, as weight and bias."""
-        device = self._read.seen.tensors[node].kind.device
-        y = torch.empty((1, problem.x[1], *(1,) * (len(problem.x) - 2)), device=device)
-        scale, shift = scale_and_shift(node, self._nodes(fused.folded), self._value, y)
+        """Return a batch norm's scale and shift, or those after a concatenation or a written-out norm, as weight and
+        bias.
+        """
+        chain = self._nodes(fused.folded)
+        if isinstance(problem, BatchNormProblem):
+            chain, node = [node, *chain], self._made(self._read.graph.operators[fused.at].reads[0])
+        scale, shift = self._scale_and_shift(node, chain, problem)
         if isinstance(problem, ConcatProblem):
             return scale.float(), shift.float()
         dtype = STORED[problem.dtype]
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
+
+    def _factors_in_front(self, front: Front, problem: Problem) -> Tensor | None:
+        """Return the scale and shift [2, N, C] of a batch norm in front of a convolution, or None if there is none."""
+        if not problem.prologue.startswith("scale_shift"):
+            return None
+        norm, read = self._read.nodes[front.operators[0]], self._made(front.reads[0])
+        factors = torch.stack(self._scale_and_shift(read, [norm], problem)).to(STORED[problem.dtype])
+        return factors[:, None].expand(-1, problem.x[0] or 0, -1).contiguous()
+
+    def _scale_and_shift(self, node: fx.Node, chain: list[fx.Node], problem: LayerProblem) -> tuple[Tensor, Tensor]:
+        """Return the scale and shift [C] computed by operators after a node, for a problem whose images have C
+        channels.
+        """
+        device = self._read.seen.tensors[node].kind.device
+        y = torch.empty((1, problem.x[1] or 0, *(1,) * (len(problem.x) - 2)), device=device)
+        return scale_and_shift(node, chain, self._value, y)
 
     def _convolution(self, node: fx.Node, name: str, problem: Problem, fused: Fused, *, is_linear: bool) -> Convolution:
         """Return a convolution's or linear layer's module, with the scales and shifts after the layer folded

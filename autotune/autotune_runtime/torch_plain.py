@@ -21,6 +21,7 @@ from .network_interfaces import BY_NAME
 from .plain_problems import (
     MOST_TENSORS,
     AvgPoolProblem,
+    BatchNormProblem,
     ConcatProblem,
     GateProblem,
     MaxPoolProblem,
@@ -351,6 +352,7 @@ class Gate(Plain):
 MODULES: Mapping[type[PlainProblem], type[Plain]] = {
     NormProblem: Norm,
     ConcatProblem: Concat,
+    BatchNormProblem: Concat,
     MaxPoolProblem: MaxPool,
     AvgPoolProblem: AvgPool,
     MeanProblem: Mean,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autotune.autotune_runtime.activations import BY_WORD
-from autotune.autotune_runtime.convolution import FilterGradient
+from autotune.autotune_runtime.convolution import FilterGradient, prologue_activation
 from autotune.autotune_runtime.fusion import Fused as Epilogue
 from autotune.autotune_runtime.fusion import (
     Graph,
@@ -16,7 +16,7 @@ from autotune.autotune_runtime.fusion import (
     fuse,
     product_epilogue,
 )
-from autotune.autotune_runtime.network_layers import KINDS, LINEAR, PLAIN, Layer
+from autotune.autotune_runtime.network_layers import BATCH_NORM, KINDS, LINEAR, PLAIN, Layer
 from autotune.devices.device import DeviceInfo
 from autotune.errors import StudyError
 from autotune.family.space import BoundTemplate
@@ -95,14 +95,15 @@ def findings(network: Graph, *, op: str = "conv2d", residuals: bool = True) -> F
     """
     checked = replace(network, operators=tuple(map(_checked, network.operators)))
     fused = {each.at: _computable(each) for each in fuse(checked, residuals=residuals)}
-    kinds = (KINDS.get(op, "convolution"), LINEAR if op == "conv2d" else "")
+    folded = {at for each in fused.values() for at in each.folded}
+    kinds = (KINDS.get(op, "convolution"), {"conv2d": LINEAR, "concat": BATCH_NORM}.get(op, ""))
     layers: list[Fused] = []
     left_out: list[Unsupported] = []
     for at, operator in enumerate(checked.operators):
         layer: Fused | Unsupported | None = None
         if operator.product is not None and (op == "gemm" or (op == "conv2d" and operator.layer is None)):
             layer = _product(checked, at, operator.product, op)
-        elif operator.layer is not None and operator.layer.kind in kinds:
+        elif operator.layer is not None and operator.layer.kind in kinds and at not in folded:
             layer = _layer(checked, operator.layer, fused.get(at), op)
         if isinstance(layer, Fused):
             layers.append(layer)
@@ -136,7 +137,7 @@ def has_family(of: LayerProblem) -> bool:
     return any(BoundTemplate(family, problem, _HOPPER).supported for family in families)
 
 
-_IN_FRONT = {"padding": "padding", "joining": "earlier frames", "upsampling": "upsampling", "gate": "gate"}
+_IN_FRONT = {"affine": "batch norm", "joining": "earlier frames"}
 
 
 def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
@@ -144,8 +145,10 @@ def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
     for each in (network.operators[at] for at in front):
         if each.kind == "joining" and each.amounts[0] == 1:
             yield "concatenation"
-        elif each.kind in _IN_FRONT:
-            yield _IN_FRONT[each.kind]
+        elif each.kind in (*_IN_FRONT, "padding", "upsampling", "gate"):
+            yield _IN_FRONT.get(each.kind, each.kind)
+    if fused.front is not None and (word := prologue_activation(str(fused.front.problem.values.get("prologue", "")))):
+        yield BY_WORD[word].name
     if any(network.operators[at].kind == "affine" for at in fused.folded):
         yield "scale and shift"
     if fused.addition is not None:

@@ -156,6 +156,43 @@ class UNet(nn.Module):
         return self.end(x)
 
 
+class PreResNet(nn.Module):
+    """ResNet-50 with batch norm and ReLU before each convolution (He et al. 2016); [N, 3, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = tuple(width for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)) for _ in range(blocks))
+        self.begin, self.pool = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.MaxPool2d(3, 2, 1)
+        inputs = (64, *(4 * width for width in widths))
+        strides = (1 if width == 64 or c == 4 * width else 2 for c, width in zip(inputs, widths, strict=False))
+        blocks = zip(inputs, widths, strides, strict=False)
+        self.blocks = nn.Sequential(*(PreBottleneck(c, width, stride) for c, width, stride in blocks))
+        self.norm, self.end = nn.BatchNorm2d(2048), nn.Linear(2048, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.norm(self.blocks(self.pool(self.begin(x)))))
+        y: Tensor = self.end(x.mean((2, 3)))
+        return y
+
+
+class PreBottleneck(nn.Module):
+    """A residual block of PreResNet, from c to 4 * width channels."""
+
+    def __init__(self, c: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.BatchNorm2d(each) for each in (c, width, width))
+        self.reduce, self.expand = nn.Conv2d(c, width, 1, bias=False), nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.conv = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.shortcut = None if c == 4 * width else nn.Conv2d(c, 4 * width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = functional.relu(self.norms[0](x))
+        y = self.conv(functional.relu(self.norms[1](self.reduce(normed))))
+        y = self.expand(functional.relu(self.norms[2](y)))
+        y += x if self.shortcut is None else self.shortcut(normed)
+        return y
+
+
 def twice(c: int, k: int) -> nn.Sequential:
     """Two convolutions with batch norms and ReLUs."""
     convolutions = (nn.Conv2d(c, k, 3, padding=1, bias=False), nn.Conv2d(k, k, 3, padding=1, bias=False))
@@ -208,6 +245,7 @@ class Own:
 OWN = {
     "vae_decoder": Own(VaeDecoder, (4, 32, 32)),
     "unet": Own(UNet, (3, 256, 256)),
+    "resnet50_v2": Own(PreResNet, (3, 224, 224)),
     "image_decoder": Own(ImageDecoder, (16, 64, 64)),
     "flux_decoder": Own(flux_decoder, (16, 128, 128)),
     "wan_decoder": Own(wan_decoder, (16, 21, 60, 104)),

@@ -52,7 +52,10 @@ KERNELS: dict[str, tuple[tuple[str, Sizes], ...]] = {
     "gate": (("gate_rows", {"pixels": 35}), ("gate_rows", {"pixels": 35, "dtype": "bf16"})),
     "max_pool2d": (("max_pool2d_rows", WINDOWS),),
     "avg_pool2d": (("avg_pool2d_max_pool2d_rows", WINDOWS | {"h": 3, "w": 4, "stride_h": 1, "stride_w": 1}),),
-    "conv": (("conv_mma_gemm", EXCITED | {"prologue": "scale"}),),
+    "conv": (
+        ("conv_mma_gemm", EXCITED | {"prologue": "scale"}),
+        ("conv_mma_gemm", EXCITED | {"prologue": "scale_shift_relu"}),
+    ),
     "conv2d": (("mma_gemm", EXCITED),),
 }
 
@@ -110,6 +113,14 @@ def test_a_gate_before_a_convolution_is_in_its_kernel(n: int, on_cpu: OnHostDriv
         ("other", "", ""),
     ]
     assert "aten.mul" not in code
+    assert difference < ROUNDED
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_batch_norm_before_a_convolution_is_in_its_kernel(n: int, on_cpu: OnHostDriver, paths: list[str]) -> None:
+    rows, code, difference = on_cpu(gates.normed, paths, n)
+    assert rows == [("norm", "tested.conv1", "in the kernel of conv"), ("conv", "tested.conv1", "")]
+    assert "aten.relu" not in code
     assert difference < ROUNDED
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.autotune_runtime.convolution import Geometry, Problem
 from autotune.autotune_runtime.fusion import Fused, Graph, Operator, convolution, fuse
+from autotune.autotune_runtime.plain_problems import BatchNormProblem, images_layer
 
 IMAGES = Geometry(
     *((2, 6, 8, 9), (4, 6, 3, 1), (2, 4, 4, 10), (2, 1), (0, 1), (0, 1), (1, 1), 1), dtype="f16", layout="nhwc"
@@ -55,3 +56,29 @@ def test_two_tensors_of_equal_size_are_two_frames() -> None:
 )
 def test_a_kernel_does_not_compute_other_concatenations(other: Fused) -> None:
     assert other.front is None
+
+
+def normed(readers: int = 1, dtype: str = "f16", before: str = "other") -> list[tuple[str, str]]:
+    """The layers around a batch norm, and the prologues of their kernels.
+
+    An operator or convolution `before` computes the batch norm's input x. A convolution and perhaps other operators
+    read relu(norm(x)).
+    """
+    layer = convolution("conv", IMAGES, bias=True)
+    problem = BatchNormProblem(x=(2, 6, 8, 9), dtype=dtype, channels=(6,))
+    operators = (
+        Operator(("image",), ("x",), before, layer=layer if before == "convolution" else None),
+        Operator(("x",), ("normed",), "affine", amounts=(1,), layer=images_layer("norm", problem, 0)),
+        Operator(("normed",), ("y",), function=lambda x: max(x, 0.0)),
+        Operator(("y",), ("z",), "convolution", layer=layer),
+        *(Operator(("y",), (f"other{at}",)) for at in range(1, readers)),
+    )
+    found = fuse(Graph(operators, frozenset(("z",)), layout="nhwc", dtypes={"x": dtype}))
+    return [(each.layer.kind, getattr(each.problems[0], "prologue", each.activation)) for each in found]
+
+
+def test_a_batch_norm_and_its_activation_are_in_the_kernel_of_the_convolution_after_them() -> None:
+    assert normed() == [("batch norm", "relu"), ("convolution", "scale_shift_relu")]
+    assert normed(before="convolution") == [("convolution", "none")] * 2, "the first one's filters contain it"
+    for other in (normed(readers=2), normed(dtype="f32")):
+        assert other == [("batch norm", "relu"), ("convolution", "none")]
