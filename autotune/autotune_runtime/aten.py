@@ -169,6 +169,8 @@ class _Reader:
             sizes = [each.shape[axis] if axis < len(each.shape) else None for each in given]
             known = [size for size in sizes if size is not None]
             return ("joining", (axis, *known)) if len(known) == len(given) else None
+        if call.name == "pixel_shuffle" and (factor := int(call.number("upscale_factor", 1))) > 1:
+            return "shuffle", (factor,)
         if call.name in _UPSAMPLINGS:
             scales = call.floats("scale_factors") or (call.limit("scales_h"), call.limit("scales_w"))
             twice = made[2:] == tuple(2 * (size or 0) for size in given[0].shape[2:])

@@ -129,6 +129,10 @@ class Problem(_OfConvolution):
     prologue: str = "none"
     """`scale`: x is first multiplied by a factor for each image and channel, an input; `scale_shift` and an activation:
     a batch norm in front of the convolution"""
+    shuffle: int = 1
+    """factor of the pixel shuffle that a transposed convolution computes as well, or 1. The residual of its epilogue is
+    an image of biases, because each output phase has its own.
+    """
 
     @property
     def kind(self) -> str:
@@ -186,8 +190,8 @@ class Problem(_OfConvolution):
 
     @property
     def has_residual(self) -> bool:
-        """Whether the epilogue adds an array z of y's shape."""
-        return self.epilogue.startswith(("bias_add", "add_masked"))
+        """Whether the epilogue adds a tensor of the network that has y's shape."""
+        return self.shuffle == 1 and self.epilogue.startswith(("bias_add", "add_masked"))
 
     @property
     def activation(self) -> str:

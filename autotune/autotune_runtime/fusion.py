@@ -52,8 +52,9 @@ class Operator:
     kind: str = "other"
     """copy: returns its input; cast: converts to another floating-point type; affine: scales and shifts each channel by
     constants; addition: adds two tensors of the same shape; padding: adds zeros around the input; joining: concatenates
-    tensors along an axis; upsampling: repeats each pixel 2 x 2 times; gate: multiplies images, which it reads first, by
-    a factor for each channel; channels_first: moves the last axis to the second place, as a view; convolution; other
+    tensors along an axis; upsampling: repeats each pixel 2 x 2 times; shuffle: turns channels into pixels; gate:
+    multiplies images, which it reads first, by a factor for each channel; channels_first: moves the last axis to the
+    second place, as a view; convolution; other
     """
     function: Function | None = None
     """the function that an elementwise operator computes; None for other operators or if the function is unknown"""
@@ -70,7 +71,7 @@ class Operator:
     """for a norm that is written out: the norm's input"""
     amounts: tuple[int, ...] = ()
     """padding: zeros before and after, for each axis from the first; joining: the axis, and each tensor's size along
-    it; affine: the axis along which the constants vary, or empty
+    it; affine: the axis along which the constants vary, or empty; shuffle: the factor by which the images grow
     """
 
 
@@ -132,6 +133,16 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
+class Shuffle:
+    """The pixel shuffle after a convolution, and copies before it."""
+
+    operators: tuple[int, ...]
+    """positions in the graph, in order"""
+    problem: Problem
+    """the transposed convolution that computes the convolution and the pixel shuffle"""
+
+
+@dataclass(frozen=True, slots=True)
 class Fused:
     """A layer and the surrounding operators that its kernel computes, as positions in the graph, in order."""
 
@@ -149,6 +160,7 @@ class Fused:
     activated: tuple[int, ...] = ()
     """the operators that compute the activation, and copies before them"""
     front: Front | None = None
+    shuffle: Shuffle | None = None
 
     @property
     def problems(self) -> tuple[LayerProblem, ...]:
@@ -163,6 +175,11 @@ class Fused:
             epilogues = problem.epilogues(self.activation, scaled=bool(self.folded))
             return tuple(replace(problem, epilogue=name) for name in epilogues)
         biased = bool(self.folded) or problem.epilogue != "none"
+        if self.shuffle is not None:
+            words = dict.fromkeys((self.activation, ""))
+            names = [epilogue_name(residual=biased, activation=word) for word in words if word or biased]
+            names = names if biased else [*names, "none"]
+            return tuple(replace(self.shuffle.problem, epilogue=name) for name in names)
         follow = dict.fromkeys([(self.addition is not None, word) for word in (self.activation, "")])
         follow[False, ""] = None
         names = [epilogue_name(residual=added, activation=word) for added, word in follow if added or word or biased]
@@ -216,14 +233,16 @@ def _fused(
     copies: tuple[int, ...] = ()
     addition: int | None = None
     moved: int | None = None
+    shuffle: Shuffle | None = None
     axis = layer.axis
     while not (found := activation_behind(graph, tensor))[0]:
         reader = graph.only_reader(tensor)
         if reader is None:
             break
         kind, along = graph.operators[reader].kind, graph.operators[reader].amounts
-        scales = kind == "affine" and addition is None and foldable and {*along} <= {axis}
-        adds = kind == "addition" and addition is None and reader not in taken
+        scales = kind == "affine" and addition is None and foldable and {*along} <= {axis} and shuffle is None
+        adds = kind == "addition" and addition is None and reader not in taken and shuffle is None
+        shuffled = _shuffled(layer, along) if kind == "shuffle" and addition is None and shuffle is None else None
         if scales or (kind == "cast" and operator.inside):
             folded, copies = (*folded, *copies, reader), ()
         elif kind == "channels_first" and addition is None and axis != 1:
@@ -231,6 +250,8 @@ def _fused(
         elif adds and (moved is None or graph.layout == "nhwc") and may_add(at, tensor, reader):
             addition, before_sum, copies = reader, copies, ()
             taken.add(reader)
+        elif shuffled is not None and moved is None:
+            shuffle, copies = Shuffle((*copies, reader), shuffled), ()
         elif kind == "copy" and moved is None:
             copies = (*copies, reader)
         else:
@@ -244,7 +265,7 @@ def _fused(
         inside = sorted(graph.writers[name] for name in operator.inside)
         front = Front(tuple(inside), (operator.source,), layer.problem)
     activated = (*copies, *parts) if word else ()
-    return Fused(at, layer, folded, addition, before_sum, moved, word, activated, front)
+    return Fused(at, layer, folded, addition, before_sum, moved, word, activated, front, shuffle)
 
 
 def _only_for(graph: Graph, at: int) -> bool:
@@ -361,6 +382,35 @@ def _of_halves(of: Geometry) -> Geometry:
         after=(0, *of.after),
         dilation=(1, *of.dilation),
     )
+
+
+def _shuffled(layer: Layer[LayerProblem], amounts: tuple[int, ...]) -> Problem | None:
+    """Return the transposed convolution that computes a 2-D convolution and the pixel shuffle after it.
+
+    Its filters consist of the convolution's flipped filters for each output phase, so it computes as many products.
+    Returns None for other layers.
+    """
+    problem, (factor,) = layer.problem, amounts
+    if not isinstance(problem, Problem) or layer.is_linear or len(problem.geometry.w) != 4:
+        return None
+    of, ones, (k, c, *taps) = problem.geometry, (1, 1), (size or 0 for size in problem.geometry.w)
+    before = tuple((each - 1 - pad) * factor for each, pad in zip(taps, of.before, strict=True))
+    if of.transposed or of.groups > 1 or of.before != of.after or min(before) < 0:
+        return None
+    if not of.stride == of.dilation == ones or k % factor**2:
+        return None
+    k //= factor**2
+    n, _, *image = (size or 0 for size in of.y)
+    transposed = replace(
+        of,
+        w=(c, k, *(each * factor for each in taps)),
+        y=(n, k, *(size * factor for size in image)),
+        stride=(factor, factor),
+        before=before,
+        after=before,
+        transposed=True,
+    )
+    return Problem(transposed, shuffle=factor)
 
 
 def _may_read_upsampled(of: Geometry) -> bool:

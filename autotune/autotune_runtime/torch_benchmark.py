@@ -120,11 +120,16 @@ def race_apart(
     runtime: Runtime,
     effort: Effort,
 ) -> Times:
-    """Time a convolution's kernel that also computes a layer in front of it against separate kernels for the two."""
+    """Time a convolution's kernel that also computes another operator against separate kernels for the two.
+
+    `inner` computes the operator: a layer in front of the convolution, or a pixel shuffle after it.
+    """
     first, rest = _arrays(work, layer, library), replace(work, kernel=alone.problem)
 
     def apart(arrays: Arrays) -> Tensor:
         z = arrays.z
+        if layer.problem.shuffle > 1:
+            return activated(inner(alone(arrays.x)), work.activation)
         if layer.problem.cache_d:
             (frame,) = arrays.others
             x, z = inner(frame.squeeze(2), arrays.x.squeeze(2)), z.squeeze(2) if work.residual else z

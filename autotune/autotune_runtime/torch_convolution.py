@@ -223,6 +223,35 @@ class JoinedConvolution(Convolution):
         return Convolution(self.problem, weight, self.bias).tuned(epilogue, library, choice)
 
 
+class ShuffledConvolution(Convolution):
+    """A convolution and a pixel shuffle after it, which a kernel computes as a transposed convolution."""
+
+    def with_bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute y [N, K, factor H, factor W] from x [N, C, H, W] with this bias [factor^2 K]."""
+        of, factor = self.problem.geometry, self.problem.shuffle
+        padding = [taps - 1 - pad // factor for taps, pad in zip(self.weight.shape[2:], of.before, strict=True)]
+        return functional.pixel_shuffle(torch.conv2d(x, self.weight, bias, padding=padding), factor)
+
+    def tuned(self, epilogue: str, library: str | Path, choice: Choice = _ANY) -> TunedConvolution:
+        """Return the equivalent transposed convolution, with this epilogue and a library's kernels."""
+        weight = nn.Parameter(shuffled_filters(self.weight, self.problem.shuffle), requires_grad=False)
+        conv = Convolution(self.problem, weight, None)
+        return TunedShuffle(conv, self.bias, replace(self.problem, epilogue=epilogue), library, choice)
+
+
+def shuffled_filters(weight: Tensor, factor: int) -> Tensor:
+    """Convert a convolution's filters [factor^2 K, C, R, S] to those [C, K, factor R, factor S] of the transposed
+    convolution that also computes the pixel shuffle after it.
+
+    The transposed convolution has a stride of `factor`. Pixel i and tap factor * u + a add to output phase a, so the
+    flipped filters of phase a are every `factor`-th tap.
+    """
+    phases = weight.flip((2, 3)).unflatten(0, (-1, factor, factor))  # [K, a, b, C, R, S]
+    made = phases.permute(3, 0, 4, 1, 5, 2).flatten(4, 5).flatten(2, 3)
+    last = weight.is_contiguous(memory_format=torch.channels_last)
+    return made.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
 def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
     """Convert 3x3 filters after nearest upsampling by 2 to a transposed convolution's filters [C, K/groups, 4, 4].
 
@@ -317,6 +346,50 @@ class TunedConvolution(Convolution):
     def extra_repr(self) -> str:
         """Return the text that `print` shows in parentheses."""
         return f"{super().extra_repr()}, tuned for {self.problem.geometry.layout}, epilogue {self.problem.epilogue}"
+
+
+class TunedShuffle(TunedConvolution):
+    """A convolution and a pixel shuffle, computed by a library's kernels.
+
+    Each output phase has its own biases, so the kernel reads an image of biases as a residual.
+    """
+
+    def __init__(
+        self, conv: Convolution, biases: nn.Parameter | None, problem: Problem, library: str | Path, choice: Choice
+    ) -> None:
+        """Use the transposed filters of `conv` and the biases [factor^2 K] of the convolution."""
+        super().__init__(conv, problem, library, choice)
+        self.biases = biases
+        self._last: tuple[object, Tensor] | None = None
+        """the last image of biases, and what it depends on"""
+
+    def forward(self, input: Tensor, *_: Tensor | None) -> Tensor:  # noqa: A002
+        """Compute y [N, K, factor H, factor W] from x [N, C, H, W]."""
+        return super().forward(input, self.residual(input))
+
+    def residual(self, x: Tensor) -> Tensor | None:
+        """Return the image of biases [N, K, factor H, factor W] for x, or None if the convolution has no bias."""
+        if self.biases is None:
+            return None
+        if torch.compiler.is_dynamo_compiling():
+            return self._image_of_biases(x)
+        depends = (x.shape, x.dtype, x.device, self.biases._version)
+        if self._last is None or self._last[0] != depends:
+            self._last = (depends, self._image_of_biases(x))
+        return self._last[1]
+
+    def _image_of_biases(self, x: Tensor) -> Tensor:
+        assert self.biases is not None  # noqa: S101 - the caller has tested it
+        factor, of = self.problem.shuffle, self.problem.geometry
+        ends = zip(x.shape[2:], self.weight.shape[2:], of.before, strict=True)
+        sizes = [size - 1 + (taps - 2 * pad) // factor for size, taps, pad in ends]
+        image = functional.pixel_shuffle(self.biases.view(1, -1, 1, 1).expand(len(x), -1, *sizes), factor)
+        last = self.problem.layout == "nhwc"
+        return image.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+    def error(self, x: Tensor, *_: Tensor | None, y: Tensor, bounds: tuple[float, float]) -> float:
+        """Return the largest error in results y as a fraction of the allowed error."""
+        return super().error(x, self.residual(x), y=y, bounds=bounds)
 
 
 def convolution(

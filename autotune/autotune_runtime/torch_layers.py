@@ -16,7 +16,13 @@ from .plain_problems import BatchNormProblem, ConcatProblem, NormProblem
 from .torch_attention import fast_attention
 from .torch_call import STORED
 from .torch_capture import Part, capture, given_to
-from .torch_convolution import Convolution, JoinedConvolution, LinearLayer, UpsampledConvolution
+from .torch_convolution import (
+    Convolution,
+    JoinedConvolution,
+    LinearLayer,
+    ShuffledConvolution,
+    UpsampledConvolution,
+)
 from .torch_example import changes_are_counted, example_arguments, examples_of, refuse_training, replaced
 from .torch_folding import scale_and_shift, with_scale_and_shift
 from .torch_graph import Read, arguments_of, attribute, read
@@ -194,6 +200,8 @@ class LayerGraph:
             gone.append(at)
         if not isinstance(problem, Problem):
             gone += self._nodes(fused.folded)
+        elif fused.shuffle is not None:
+            gone += self._nodes(fused.shuffle.operators)
         if problem.activation:
             gone += self._nodes(fused.activated)
         if before:  # they follow the residual
@@ -281,6 +289,13 @@ class LayerGraph:
         found_elsewhere = (each.get(at) for each in self._elsewhere)
         layer = replace(layer, elsewhere=tuple(each for each in found_elsewhere if each and _alike(each, fused)))
         if isinstance(problem, Problem):
+            if fused.shuffle is not None:
+                before = self._layer(at, found, replace(fused, shuffle=None, activation="", activated=()))
+                assert isinstance(before.module, Convolution)  # noqa: S101 - of a convolution
+                problem = replace(fused.shuffle.problem, epilogue=fused.problems[0].epilogue)
+                module = ShuffledConvolution(problem, before.module.weight, before.module.bias)
+                fused = replace(fused, front=None)
+                return replace(before, module=module, problem=problem, fused=fused, otherwise=before, inner=())
             conv = self._convolution(node, name, problem, fused, is_linear=found.is_linear)
             without = tuple(replace(each, front=None) for each in layer.elsewhere)
             alone = replace(

@@ -222,14 +222,16 @@ class _Judge:
         return way, row
 
     def _pays(self, way: Layer, row: Row) -> bool:
-        """Return whether a kernel that also computes a gate or a concatenation is faster than separate kernels for it
-        and the convolution.
+        """Return whether a convolution's kernel that also computes a layer in front of it or a pixel shuffle after it
+        is faster than a kernel for the convolution and one for the other operator.
 
-        True if there are no separate kernels.
+        True if there are no such kernels. PyTorch computes separate pixel shuffles.
         """
-        if way.otherwise is None or not way.inner:
+        shuffle = row.problem.shuffle if isinstance(row.problem, Problem) else 1
+        if way.otherwise is None or not (way.inner or shuffle > 1):
             return True
-        module, inner, alone = way.module, self._tuned(way.inner[0]), self._tuned(way.otherwise)
+        module, alone = way.module, self._tuned(way.otherwise)
+        inner = nn.PixelShuffle(shuffle) if shuffle > 1 else self._tuned(way.inner[0])
         if not isinstance(module, Convolution) or inner is None or not isinstance(alone, TunedConvolution):
             return True
         assert isinstance(row.problem, Problem)  # noqa: S101 - that of a convolution

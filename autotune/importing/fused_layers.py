@@ -151,6 +151,8 @@ def _parts(network: Graph, fused: Epilogue) -> Iterator[str]:
         yield BY_WORD[word].name
     if any(network.operators[at].kind == "affine" for at in fused.folded):
         yield "scale and shift"
+    if fused.shuffle is not None:
+        yield "pixel shuffle"
     if fused.addition is not None:
         yield "residual"
     if fused.activation:

@@ -156,6 +156,28 @@ class UNet(nn.Module):
         return self.end(x)
 
 
+class SuperResolution(nn.Module):
+    """EDSR's baseline (Lim et al. 2017), which enlarges images by 4 with two pixel shuffles; [N, 3, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin, self.narrow = (nn.Conv2d(c, 64, 3, padding=1) for c in (3, 64))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+            for _ in range(16)
+        )
+        ups = ((nn.Conv2d(64, 256, 3, padding=1), nn.PixelShuffle(2)) for _ in range(2))
+        self.ups = nn.Sequential(*(each for up in ups for each in up))
+        self.end = nn.Conv2d(64, 3, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x = self.begin(x)
+        for block in self.blocks:
+            y = block(y) + y
+        image: Tensor = self.end(self.ups(self.narrow(y) + x))
+        return image
+
+
 class PreResNet(nn.Module):
     """ResNet-50 with batch norm and ReLU before each convolution (He et al. 2016); [N, 3, H, W]."""
 
@@ -245,6 +267,7 @@ class Own:
 OWN = {
     "vae_decoder": Own(VaeDecoder, (4, 32, 32)),
     "unet": Own(UNet, (3, 256, 256)),
+    "edsr": Own(SuperResolution, (3, 256, 256)),
     "resnet50_v2": Own(PreResNet, (3, 224, 224)),
     "image_decoder": Own(ImageDecoder, (16, 64, 64)),
     "flux_decoder": Own(flux_decoder, (16, 128, 128)),

@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from autotune.autotune_runtime.convolution import Problem  # noqa: E402
+from autotune.autotune_runtime.torch_convolution import Convolution  # noqa: E402
 from autotune.autotune_runtime.torch_layers import read_network  # noqa: E402
 from autotune.importing.fused_layers import findings  # noqa: E402
 from autotune.importing.torch_module import graph_of_module  # noqa: E402
@@ -164,6 +166,48 @@ def test_filters_that_a_kernel_needs_in_another_form_are_kept_for_other_operator
     (part,) = found.parts
     part.take(first, first.problems[0], first.module.tuned("bias", "no library, so PyTorch computes it"))
     torch.testing.assert_close(found.finish()(x), network(x))
+
+
+class Enlarged(nn.Module):
+    """A convolution, a pixel shuffle and a ReLU, whose result has another reader."""
+
+    def __init__(self, taps: int, padding: int, factor: int, *, bias: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 2 * factor**2, taps, padding=padding, bias=bias)
+        self.shuffle = nn.PixelShuffle(factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.shuffle(self.conv(x)))
+        return y + y.mean()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("network", "epilogue"),
+    [(Enlarged(3, 1, 2, bias=True), "bias_add_relu"), (Enlarged(5, 1, 3, bias=False), "bias_relu")],
+    ids=["with biases", "without"],
+)
+def test_a_pixel_shuffle_after_a_convolution_is_a_transposed_convolution(network: nn.Module, epilogue: str) -> None:
+    network = network.eval().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 4, 6, 7)
+    found = read_network(network, x)
+    layer, *_ = found.layers
+    problem, module = layer.problems[0], layer.module
+    assert isinstance(problem, Problem)
+    assert isinstance(module, Convolution)
+    assert (problem.operation, problem.epilogue, problem.has_residual) == ("conv_transpose", epilogue, False)
+    assert problem.geometry.output_padding == (0, 0)
+    assert [way.problems[0].operation for way in layer.ways] == ["conv_transpose", "conv2d"]
+    tuned = module.tuned(epilogue, "no library, so PyTorch computes it")
+    assert tuned.error(x, y=tuned(x), bounds=(1e-6, 1e-6)) < 1
+    (part,) = found.parts
+    part.take(layer, problem, tuned)
+    copy = found.finish()
+    for images in (x, torch.randn(3, 4, 9, 8)):
+        torch.testing.assert_close(copy(images), network(images))
+    assert "pixel_shuffle" not in str(copy.code)
+    exact = module.double().tuned(epilogue, "no library")
+    torch.testing.assert_close(exact(x.double()), torch.relu(module(x.double())), rtol=1e-12, atol=1e-12)
 
 
 def test_padding_that_depends_on_the_size_is_not_a_convolutions() -> None:
