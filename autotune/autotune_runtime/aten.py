@@ -188,7 +188,7 @@ class _Reader:
 
     def _batch_norm(self, call: Call) -> Layer[BatchNormProblem] | None:
         """Return the layer for a batch norm of channels-last images, or None for other batch norms."""
-        name = call.tensor("input") or call.tensor("self")
+        name = call.tensor("input")
         x, dtype = self._images(name), self._type(name).dtype
         if x is None or self._type(call.writes[0]).dtype != dtype:
             return None

@@ -24,6 +24,7 @@ _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
 _CLOSE = 1e-6  # constants in files are float32
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil")
 _RANDOM = ("RandomNormal", "RandomUniform")  # they read no tensor, but their outputs are not constants
 _SAME = (
     *("Add", "Sub", "Mul", "Div", "Pow", "MatMul", "Gemm", "Dropout"),
@@ -32,16 +33,25 @@ _SAME = (
 _NAMES = {each: each.lower() for each in _SAME} | {
     "BatchNormalization": "batch_norm",
     "Clip": "clamp",
+    "Concat": "cat",
+    "DepthToSpace": "pixel_shuffle",
     "GlobalAveragePool": "adaptive_avg_pool2d",
+    "GroupNormalization": "group_norm",
     "Identity": "alias",
+    "LayerNormalization": "layer_norm",
     "LeakyRelu": "leaky_relu",
     "Max": "maximum",
     "AveragePool": "avg_pool2d",
     "MaxPool": "max_pool2d",
     "Min": "minimum",
+    "Pad": "pad",
+    "ReduceMean": "mean",
+    "Resize": "upsample_nearest2d",
+    "RMSNormalization": "rms_norm",
     "Sum": "add",
     "Swish": "silu",
     "Transpose": "permute",
+    "Upsample": "upsample_nearest2d",
 }
 """ONNX's names for operators -> PyTorch's names."""
 _ARGUMENTS = {
@@ -50,8 +60,17 @@ _ARGUMENTS = {
     "linear": ("input", "weight"),
     "pow": ("self", "exponent"),
     "clamp": ("self", "min", "max"),
+    **dict.fromkeys(("batch_norm", "group_norm", "layer_norm", "rms_norm"), ("input", "weight", "bias")),
 }
 """PyTorch's names for an operator's inputs. All other operators call their inputs self and other."""
+_ALONE = ("pad", "mean", "upsample_nearest2d")
+"""Operators whose other inputs are numbers, such as sizes."""
+_REPEATS = (
+    ("asymmetric", "floor"),
+    ("asymmetric", "round_prefer_floor"),
+    *((pixels, rounding) for pixels in ("half_pixel", "pytorch_half_pixel") for rounding in _ROUNDINGS),
+)
+"""How a Resize by 2 repeats pixels: its coordinate_transformation_mode and nearest_mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +80,10 @@ class _Node:
     proto: NodeProto
     attributes: Mapping[str, object]
     reads: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    """the numbers in each input, or nothing if they aren't known"""
+    x: Shape
+    """the shape of the first input"""
 
     @property
     def kind(self) -> str:
@@ -74,9 +97,24 @@ class _Node:
         value = self.attributes.get(name)
         return [int(each) for each in value] if isinstance(value, list) and value else default
 
+    def whole_input(self, name: str, at: int, default: Sequence[int]) -> Sequence[int]:
+        """Return integers that are an input in newer opsets, and an attribute in older ones."""
+        given = self.values[at] if len(self.values) > at else ()
+        return [int(each) for each in given] or self.whole(name, default)
+
     def word(self, name: str, default: str) -> str:
         value = self.attributes.get(name)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else default
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The beginning of a group norm that is written out as several operators."""
+
+    x: str
+    groups: int
+    eps: float
+    label: str
 
 
 class GraphReader:
@@ -85,10 +123,21 @@ class GraphReader:
     def __init__(self, graph: GraphProto, constants: frozenset[str], dtype: str | None, layout: str) -> None:
         self._graph, self._constants, self._dtype, self._layout = graph, set(constants), dtype, layout
         self._numbers: dict[str, float] = {}
+        self._values: dict[str, tuple[float, ...]] = {}
+        self._group_norms: dict[str, _Groups] = {}
+        """results of InstanceNormalizations that are part of a group norm"""
+        self._skipped: set[str] = set()
+        """results of operators that are part of an earlier call"""
+        self._writers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
         self._shapes = dict(shapes(graph))
         self._types = {
             each.name: each.type.tensor_type.elem_type for each in (*graph.input, *graph.value_info, *graph.output)
         }
+        self._outputs = frozenset(each.name for each in graph.output)
         for tensor in graph.initializer:
             self._store(tensor.name, tensor)
 
@@ -98,11 +147,10 @@ class GraphReader:
         found = tuple(each for node in self._graph.node for each in self._calls(node))
         dense = frozenset(("nchw",))
         tensors = {name: TensorType(shape, self._dtype_of(name), dense) for name, shape in self._shapes.items()}
-        constants, outputs = dict.fromkeys(self._constants, ""), frozenset(each.name for each in self._graph.output)
-        return Calls(found, tensors, images, constants, outputs, self._layout)
+        return Calls(found, tensors, images, dict.fromkeys(self._constants, ""), self._outputs, self._layout)
 
     def _store(self, name: str, tensor: TensorProto) -> None:
-        """Record a constant's type and sizes, and its value if it is a single number."""
+        """Record a constant's type and sizes, and its value if it is a single number or a short list of numbers."""
         from onnx import numpy_helper
 
         value = numpy_helper.to_array(tensor)
@@ -110,6 +158,8 @@ class GraphReader:
         self._shapes[name], self._types[name] = value.shape, tensor.data_type
         if value.size == 1 and value.dtype.kind in "fiu":
             self._numbers[name] = float(value.reshape(()))
+        if value.ndim <= 1 and value.dtype.kind in "fiu":
+            self._values[name] = tuple(value.reshape(-1).tolist())
 
     def _dtype_of(self, name: str) -> str:
         return self._dtype or _DTYPES.get(self._types.get(name, 0), "a type that studies do not have")
@@ -121,15 +171,23 @@ class GraphReader:
         parts = _graphs(attributes.values())
         read = (*proto.input, *dict.fromkeys(name for graph in parts for name in _captured(graph)))
         reads = tuple(name for name in dict.fromkeys(read) if name and name not in self._constants)
-        node = _Node(proto, attributes, reads)
+        values = tuple(self._values.get(each, ()) for each in proto.input)
+        node = _Node(proto, attributes, reads, values, self._shapes.get("".join(proto.input[:1]), ()))
         if inner := tuple(_nested(parts)):
             why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
             yield Call("", {}, (), inner=inner, why_not=why_not)
         writes = tuple(filter(None, proto.output))
+        if not self._skipped.isdisjoint(writes):
+            return
         if not reads and node.kind not in _RANDOM:
             self._constants.update(writes)
             if node.kind == "Constant" and "value" in attributes:
                 self._store(writes[0], attributes["value"])
+            return
+        if node.kind == "InstanceNormalization":
+            self._begin_group_norm(node)
+        if node.kind == "Reshape" and (norm := self._group_norm(node)) is not None:
+            yield norm
             return
         if _CONVOLUTION.search(node.kind):
             name, (given, why_not) = "convolution", self._convolution(node)
@@ -138,9 +196,41 @@ class GraphReader:
         else:
             (name, given), why_not = _operator(node), ""
         numbers = self._numbers if name in (*BINARY, "clamp") else {}
+        read = read[:1] if name in _ALONE else read
         names = itertools.chain(_ARGUMENTS.get(name, ("self", "other")), map(str, itertools.count()))
         tensors = {key: numbers.get(each, Ref(each)) for key, each in zip(names, read, strict=False) if each}
         yield Call(name, {**given, **tensors}, writes, path=_label(node), why_not=why_not, varies=not reads)
+
+    def _begin_group_norm(self, node: _Node) -> None:
+        """Record an InstanceNormalization of images whose groups of channels a Reshape has made the channels."""
+        before = self._writers.get(node.proto.input[0])
+        if before is None or before.op_type != "Reshape":
+            return
+        x, grouped = (self._shapes.get(name, ()) for name in (before.input[0], before.output[0]))
+        plain_scale = {*node.values[1]} == {1.0} and {*node.values[2]} == {0.0}
+        if plain_scale and len(x) > 2 and len(grouped) == 3 and grouped[0] == x[0] and grouped[1]:
+            of = _Groups(before.input[0], grouped[1], node.number("epsilon", 1e-5), _label(node))
+            self._group_norms[node.proto.output[0]] = of
+
+    def _group_norm(self, node: _Node) -> Call | None:
+        """Return the group norm that ends with a Reshape, and the product and sum with its weights. PyTorch exports
+        group norms in this form.
+        """
+        of, written = self._group_norms.get(node.proto.input[0]), str(node.proto.output[0])
+        if of is None or self._shapes.get(written) != self._shapes.get(of.x):
+            return None
+        weights: dict[str, Argument] = {}
+        for name, kind in (("weight", "Mul"), ("bias", "Add")):
+            readers = self._readers.get(written, ())
+            if len(readers) != 1 or readers[0].op_type != kind or written in self._outputs:
+                break
+            constant = next((each for each in readers[0].input if each in self._constants), "")
+            if self._shapes.get(constant) != (self._shapes[of.x][1], *(1,) * (len(self._shapes[of.x]) - 2)):
+                break
+            weights[name], written = Ref(constant), str(readers[0].output[0])
+            self._skipped.add(written)
+        given: dict[str, Argument] = {"input": Ref(of.x), "num_groups": of.groups, "eps": of.eps, **weights}
+        return Call("group_norm", given, (written,), path=of.label)
 
     def _convolution(self, node: _Node) -> tuple[dict[str, Argument], str]:
         """Return a convolution's non-tensor arguments, and the reason why no kernel supports it ("" if one does)."""
@@ -175,6 +265,28 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
     match name:
         case "batch_norm":
             given = {"training": node.number("training_mode", 0)}
+        case "cat":
+            given = {"dim": node.number("axis", 0)}
+        case "pixel_shuffle" if node.word("mode", "DCR") == "CRD":
+            given = {"upscale_factor": node.number("blocksize", 1)}
+        case "pixel_shuffle":
+            name = ""
+        case "pad":
+            given = {"pad": _pad(node), "mode": node.word("mode", "constant"), "value": node.number("value", 0)}
+            if len(node.values) > 2 and node.proto.input[2]:
+                given["value"] = math.nan if not node.values[2] else node.values[2][0]
+        case "mean":
+            given = {"dim": node.whole_input("axes", 1, ()), "keepdim": node.number("keepdims", 1)}
+        case "upsample_nearest2d":
+            scales = [each for value in node.values[1:] for each in value if value] or node.attributes.get("scales")
+            modes = node.word("coordinate_transformation_mode", "half_pixel"), node.word("nearest_mode", _ROUNDINGS[0])
+            repeats = node.word("mode", "nearest") == "nearest" and (modes in _REPEATS or node.kind == "Upsample")
+            if scales == [1, 1, 2, 2] and repeats:
+                given = {"scales_h": 2.0, "scales_w": 2.0}
+        case "group_norm":
+            given = {"num_groups": node.number("num_groups", 1), "eps": node.number("epsilon", 1e-5)}
+        case "layer_norm" | "rms_norm":
+            given = {"normalized_shape": node.x[int(node.number("axis", -1)) :], "eps": node.number("epsilon", 1e-5)}
         case "clamp":  # its limits are inputs since opset 11
             given = {each: node.number(each, end) for each, end in (("min", -math.inf), ("max", math.inf))}
         case "permute":
@@ -200,6 +312,14 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
         case _ if name in BINARY and len(node.proto.input) != 2:
             name = ""
     return name, given
+
+
+def _pad(node: _Node) -> Sequence[int]:
+    """Return a Pad's numbers of elements in PyTorch's order: before and after, for each axis from the last."""
+    pads = node.whole_input("pads", 1, ()) if node.x else ()
+    axes = [int(axis) % len(node.x) for axis in node.values[3]] if len(node.values) > 3 else range(len(pads) // 2)
+    ends = dict(zip(axes, zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True), strict=True))
+    return [each for axis in reversed(range(len(node.x))) for each in ends.get(axis, (0, 0))] if pads else ()
 
 
 def _label(node: _Node) -> str:

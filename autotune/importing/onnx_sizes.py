@@ -19,8 +19,8 @@ _ROUNDS = 16
 _MOST_NUMBERS = 64
 _COMPUTED = frozenset(
     ("Cast", "Slice", "Gather", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Floor", "Ceil", "Min", "Max")
-) | {"Add", "Sub", "Mul", "Div"}
-"""Operators that are evaluated on sizes. None of them turns a small tensor into a large one."""
+) | {"Add", "Sub", "Mul", "Div", "Transpose", "ConstantOfShape"}
+"""Operators that are evaluated on sizes. None but the last turns a small tensor into a large one."""
 
 
 def with_sizes(model: ModelProto) -> ModelProto:
@@ -77,7 +77,8 @@ def _computed(model: ModelProto) -> Iterator[tuple[str, NDArray[np.generic]]]:
                 yield made, values[made]
         elif node.op_type in _COMPUTED and all(not name or name in values for name in node.input):
             given = {name: values[name] for name in node.input if name}
-            if sum(value.size for value in given.values()) <= _MOST_NUMBERS:
+            made_sizes = [value.prod() for value in given.values()] if node.op_type == "ConstantOfShape" else []
+            if sum((*(value.size for value in given.values()), *made_sizes)) <= _MOST_NUMBERS:
                 with contextlib.suppress(Exception):  # ONNX's reference lacks some old operators
                     values[made] = ReferenceEvaluator(node, opsets=opsets).run(None, given)[0]
                     yield made, values[made]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ from torch.nn import functional  # noqa: E402
 from autotune.autotune_runtime.torch_dynamo import lifted  # noqa: E402
 from autotune.autotune_runtime.torch_layers import Inference, Layer, LayerGraph, read_network  # noqa: E402
 from autotune.importing.fused_layers import OPERATIONS, findings, has_family  # noqa: E402
+from autotune.importing.network import Request  # noqa: E402
+from autotune.importing.onnx_file import read_onnx  # noqa: E402
 from autotune.importing.torch_module import graph_of_module  # noqa: E402
 from autotune.operation.registry import operation  # noqa: E402
 from autotune.problem import Problem, make_problem  # noqa: E402
@@ -313,6 +316,42 @@ def test_all_find_the_same_convolutions_and_norms(name: str) -> None:
     with torch.no_grad():
         for images in (x, torch.cat([x, x, x])):
             torch.testing.assert_close(made(images), network(images), rtol=1e-4, atol=1e-5)
+
+
+class Everything(nn.Module):
+    """One of each of the layers and fused operators that ONNX can express."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.groups = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(4, 8)
+        self.conv, self.wide = nn.Conv2d(8, 8, 3), nn.Conv2d(16, 64, 3, padding=1)
+        self.norms, self.last = nn.ModuleList(nn.BatchNorm2d(16) for _ in range(2)), nn.Conv2d(16, 16, 1)
+        self.layers = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = functional.pad(functional.silu(self.groups(self.stem(x))), (1, 1, 1, 1))
+        x = self.conv(x)
+        y = functional.max_pool2d(
+            self.conv(functional.pad(functional.interpolate(x, scale_factor=2.0), (2, 0, 1, 1))), 2
+        )
+        x = torch.relu(self.norms[0](torch.cat([x, y], 1)))
+        y = self.last(torch.relu(self.norms[1](x))) + x
+        y = y * torch.sigmoid(y.mean((2, 3), keepdim=True))
+        return functional.pixel_shuffle(self.wide(y), 2), self.layers(y.permute(0, 2, 3, 1))
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter is deprecated, but needs no other package
+@pytest.mark.parametrize("opset", [17, 20])
+def test_an_onnx_file_has_the_layers_of_the_network(opset: int, tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    network, size = Everything().eval(), (2, 3, 24, 24)
+    torch.onnx.export(network, (torch.randn(size),), tmp_path / "net.onnx", dynamo=False, opset_version=opset)
+    own = graph_of_module(network, [size], layout="nhwc")
+    read = read_onnx(Request(str(tmp_path / "net.onnx"), layout="nhwc"))
+    for op, count in {"conv2d": 5, "norm": 2, "concat": 2, "max_pool2d": 1, "pixel_mean": 1, "gate": 1}.items():
+        expected, found = ([(each.problem, each.parts) for each in findings(of, op=op).fused] for of in (own, read))
+        assert found == expected
+        assert len(found) == count
 
 
 def test_all_find_the_same_convolutions_of_a_detector() -> None:

@@ -135,6 +135,46 @@ def test_what_follows_is_part_of_the_kernel(name: str, autotune: Command, tmp_pa
     assert layer == Layer("stem", Conv2dProblem(2, 3, 8, 8, 4, 3, 3, pad_h=1, pad_w=1, epilogue=epilogue))
 
 
+NORMS = {
+    "GroupNormalization": (node("GroupNormalization", "c f f", "y", num_groups=2), "groups", 2),
+    "LayerNormalization": (node("LayerNormalization", "c rows", "y", axis=-2), "c", 64),
+    "RMSNormalization": (node("RMSNormalization", "c per_column", "y", epsilon=1e-6), "kind", "rms"),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_are_layers_of_norm(name: str, autotune: Command, tmp_path: Path) -> None:
+    norm, word, expected = NORMS[name]
+    model = saved(tmp_path / "net.onnx", [CONV, norm], opset=23, weights=WEIGHTS | {"rows": (8, 8)})
+    (layer,) = layers(autotune, model, "--op", "norm", "--layout", "nhwc")
+    assert layer.problem.values[word] == expected
+
+
+def resized(**attributes: object) -> list[NodeProto]:
+    resize = helper.make_node("Resize", ["x", "", "twice"], ["u"], mode="nearest", **attributes)
+    return [resize, node("Conv", "u w b", "y", pads=[1, 1, 1, 1])]
+
+
+AROUND = {
+    "upsampling": (resized(), "conv_transpose"),
+    "upsampling of corners": (resized(coordinate_transformation_mode="align_corners"), "conv2d"),
+    "pixel shuffle": ([CONV, node("DepthToSpace", "c", "y", blocksize=2, mode="CRD")], "conv_transpose"),
+    "channels in another order": ([CONV, node("DepthToSpace", "c", "y", blocksize=2)], "conv2d"),
+    "padding": ([node("Pad", "x pads", "p"), node("Conv", "p w b", "y")], "conv"),
+    "padding of ones": ([node("Pad", "x pads one", "p"), node("Conv", "p w b", "y")], "conv2d"),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_is_around_a_convolution_is_part_of_its_kernel(name: str, autotune: Command, tmp_path: Path) -> None:
+    nodes, op = AROUND[name]
+    twice = helper.make_tensor("value", TensorProto.FLOAT, [4], [1, 1, 2, 2])
+    pads = helper.make_tensor("value", TensorProto.INT64, [8], [0, 0, 1, 1, 0, 0, 1, 2])
+    lists = [node("Constant", "", "twice", value=twice), node("Constant", "", "pads", value=pads)]
+    (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [*lists, *nodes]))
+    assert layer.problem.operation.name == op
+
+
 def test_every_activation_is_an_epilogue() -> None:
     assert {f"bias_{word}" for word in BY_WORD} == {*operation("conv2d").words["epilogue"]} - {
         *("none", "bias", "bias_add"),
