@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from autotune.autotune_runtime.torch_benchmark import Times, Work
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import TunedConvolution
+from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_plain import Plain
-from autotune.autotune_runtime.torch_swap import Row
+from autotune.autotune_runtime.torch_swap import Row, libraries_of, swap
 from autotune.autotune_runtime.torch_untuned import disagreements
 from tests.torch_networks import ALWAYS, difference, seeded
 
@@ -78,6 +80,19 @@ def excited(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, 
     assert not disagreements(made, [(images(2).bfloat16(),)], bounds)
     rows = [(row.layer, row.kernel, row.why if row.why.startswith("in ") else "") for row in report.rows]
     return rows, str(getattr(made, "code", "")), difference(made, network, images(n).bfloat16())
+
+
+def raced(_: str, libraries: list[str], together_us: float) -> list[tuple[str, str, str]]:
+    """A network's layers, their kernels and remarks, if the first convolution takes this long with the gate and 10 us
+    without.
+    """
+    network = seeded(Excited).bfloat16().to(memory_format=torch.channels_last)
+    read = read_network(network, images(2).bfloat16())
+    layer = next(each for each in read.layers if each.name == "conv")
+    race = f"{Work(layer.problems[0], layer.residual, layer.activation)!r}, kernels for each"
+    times: dict[str, Times | None] = {race: Times(together_us, (("kernels for each", 10.0),))}
+    report = swap(read, libraries_of(libraries), ALWAYS, times=times).report
+    return [(row.layer, row.kernel, row.why.partition("; ")[2]) for row in report.rows]
 
 
 def normed(_: str, libraries: list[str], n: int) -> tuple[list[tuple[str, str, str]], str, float]:

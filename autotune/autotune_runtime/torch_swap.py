@@ -215,33 +215,38 @@ class _Judge:
 
         If no kernel wins, return the last way, which has no operators in front of the layer.
         """
+        slower = ""
         for way in layer.ways:
             row = self.row(way)
-            if row.swapped and self._pays(way, row):
-                break
-        return way, row
+            if row.swapped:
+                times = self._apart(way, row)
+                if times is None or times.tuned_us < times.rivals[0][1]:
+                    break
+                other = way.inner[0].name if way.inner else "its pixel shuffle"
+                both = f"{times.tuned_us:.1f} us, and two kernels {times.rivals[0][1]:.1f} us"
+                slower += f"; a kernel that also computes {other} takes {both}"
+        return way, replace(row, why=row.why + slower)
 
-    def _pays(self, way: Layer, row: Row) -> bool:
-        """Return whether a convolution's kernel that also computes a layer in front of it or a pixel shuffle after it
-        is faster than a kernel for the convolution and one for the other operator.
+    def _apart(self, way: Layer, row: Row) -> Times | None:
+        """Time a convolution's kernel that also computes a layer in front of it or a pixel shuffle after it against a
+        kernel for the convolution and one for the other operator.
 
-        True if there are no such kernels. PyTorch computes separate pixel shuffles.
+        Returns None if there are no such kernels. PyTorch computes separate pixel shuffles.
         """
         shuffle = row.problem.shuffle if isinstance(row.problem, Problem) else 1
         if way.otherwise is None or not (way.inner or shuffle > 1):
-            return True
+            return None
         module, alone = way.module, self._tuned(way.otherwise)
         inner = nn.PixelShuffle(shuffle) if shuffle > 1 else self._tuned(way.inner[0])
         if not isinstance(module, Convolution) or inner is None or not isinstance(alone, TunedConvolution):
-            return True
+            return None
         assert isinstance(row.problem, Problem)  # noqa: S101 - that of a convolution
         runtime = module.operator.runtime_of(module.device)
         work = Work(row.problem, way.residual, way.activation)
         if runtime is not None and (key := f"{work!r}, kernels for each") not in self._times:
             library = self._libraries[row.problem.operation].path
             self._times[key] = race_apart(work, module, library, inner, alone, runtime, self._effort)
-        times = self._times[key]
-        return times is not None and times.tuned_us < times.rivals[0][1]
+        return self._times[key]
 
     def _tuned(self, layer: Layer) -> Tuned | None:
         """Return the module that runs a layer's kernel, or None if PyTorch computes the layer."""
