@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from .activations import ACTIVATIONS
 from .convolution import DTYPES, Geometry, Problem, Shape, epilogue_name
+from .equivalent_convolutions import padded, shuffled, two_frames, upsampled
 from .network_layers import LINEAR, Layer
 from .plain_problems import ConcatProblem, PlainProblem
 
@@ -242,7 +243,7 @@ def _fused(
         kind, along = graph.operators[reader].kind, graph.operators[reader].amounts
         scales = kind == "affine" and addition is None and foldable and {*along} <= {axis} and shuffle is None
         adds = kind == "addition" and addition is None and reader not in taken and shuffle is None
-        shuffled = _shuffled(layer, along) if kind == "shuffle" and addition is None and shuffle is None else None
+        shuffles = kind == "shuffle" and addition is None and shuffle is None and moved is None
         if scales or (kind == "cast" and operator.inside):
             folded, copies = (*folded, *copies, reader), ()
         elif kind == "channels_first" and addition is None and axis != 1:
@@ -250,8 +251,8 @@ def _fused(
         elif adds and (moved is None or graph.layout == "nhwc") and may_add(at, tensor, reader):
             addition, before_sum, copies = reader, copies, ()
             taken.add(reader)
-        elif shuffled is not None and moved is None:
-            shuffle, copies = Shuffle((*copies, reader), shuffled), ()
+        elif shuffles and (transposed := _shuffled(layer, along[0])) is not None:
+            shuffle, copies = Shuffle((*copies, reader), transposed), ()
         elif kind == "copy" and moved is None:
             copies = (*copies, reader)
         else:
@@ -266,6 +267,14 @@ def _fused(
         front = Front(tuple(inside), (operator.source,), layer.problem)
     activated = (*copies, *parts) if word else ()
     return Fused(at, layer, folded, addition, before_sum, moved, word, activated, front, shuffle)
+
+
+def _shuffled(layer: Layer[LayerProblem], factor: int) -> Problem | None:
+    """Return the problem of a convolution and the pixel shuffle after it, or None if no kernel computes both."""
+    if not isinstance(layer.problem, Problem) or layer.is_linear:
+        return None
+    geometry = shuffled(layer.problem.geometry, factor)
+    return None if geometry is None else Problem(geometry, shuffle=factor)
 
 
 def _only_for(graph: Graph, at: int) -> bool:
@@ -322,7 +331,7 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
         whole = problem is alone and all(graph.dtypes.get(each, of.dtype) == of.dtype for each in operator.reads)
         tensor = operator.reads[-1] if operator.kind == "joining" else operator.reads[0] if operator.reads else ""
         if operator.kind == "padding" and not problem.cache_d and not of.transposed:
-            if (wider := _padded(of, operator.amounts)) is None:
+            if (wider := padded(of, operator.amounts)) is None:
                 break
             problem = replace(problem, geometry=wider)
         elif operator.kind == "joining" and not problem.cache_d and _joins_frames(of, operator.amounts):
@@ -331,11 +340,11 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
             problem, reads = replace(problem, geometry=replace(of, x=x), cache_d=cache_d), operator.reads[:1]
         elif operator.kind == "gate" and whole and not of.transposed:
             return Front(tuple(reversed(parts)), operator.reads, replace(problem, prologue="scale"))
-        elif operator.kind == "joining" and whole and _joins_halves(of, operator.amounts):
+        elif operator.kind == "joining" and whole and (frames := two_frames(of, operator.amounts)) is not None:
             reads = (tensor, operator.reads[0])
-            return Front(tuple(reversed(parts)), reads, replace(problem, geometry=_of_halves(of), cache_d=1))
-        elif operator.kind == "upsampling" and _may_read_upsampled(of):
-            problem = replace(problem, geometry=_of_upsampled(of))
+            return Front(tuple(reversed(parts)), reads, replace(problem, geometry=frames, cache_d=1))
+        elif operator.kind == "upsampling" and (transposed := upsampled(of)) is not None:
+            problem = replace(problem, geometry=transposed)
         elif operator.kind not in ("copy", "cast"):
             break
         if graph.dtypes.get(tensor, problem.dtype) not in dtypes:
@@ -345,86 +354,8 @@ def _front(graph: Graph, at: int, problem: Problem) -> Front | None:
     return found
 
 
-def _padded(of: Geometry, amounts: tuple[int, ...]) -> Geometry | None:
-    """Return the convolution including the padding in front of it, or None if the padding affects N or C, or crops."""
-    before, after = amounts[0::2], amounts[1::2]
-    if any((*before[:2], *after[:2])) or min(amounts) < 0:
-        return None
-    x = tuple((size or 0) - one - other for size, one, other in zip(of.x, before, after, strict=True))
-    first, last = (
-        tuple(pad + more for pad, more in zip(pads, those[2:], strict=True))
-        for pads, those in ((of.before, before), (of.after, after))
-    )
-    return replace(of, x=x, before=first, after=last)
-
-
 def _joins_frames(of: Geometry, amounts: tuple[int, ...]) -> bool:
     return len(of.w) == 5 and not of.transposed and amounts[0] == 2 and len(amounts) == 3
-
-
-def _joins_halves(of: Geometry, amounts: tuple[int, ...]) -> bool:
-    """Return whether a convolution reads a concatenation of two tensors with equally many channels."""
-    plain = len(of.w) == 4 and of.groups == 1 and not of.transposed and of.layout == "nhwc"
-    return plain and len(amounts) == 3 and amounts[0] == 1 and amounts[1] == amounts[2]
-
-
-def _of_halves(of: Geometry) -> Geometry:
-    """Return the convolution of the two tensors as one of videos: the first is the frame in front of the second."""
-    n, c, *image = of.x
-    half = (c or 0) // 2
-    return replace(
-        of,
-        x=(n, half, 1, *image),
-        w=(of.w[0], half, 2, *of.w[2:]),
-        y=(*of.y[:2], 1, *of.y[2:]),
-        stride=(1, *of.stride),
-        before=(0, *of.before),
-        after=(0, *of.after),
-        dilation=(1, *of.dilation),
-    )
-
-
-def _shuffled(layer: Layer[LayerProblem], amounts: tuple[int, ...]) -> Problem | None:
-    """Return the transposed convolution that computes a 2-D convolution and the pixel shuffle after it.
-
-    Its filters consist of the convolution's flipped filters for each output phase, so it computes as many products.
-    Returns None for other layers.
-    """
-    problem, (factor,) = layer.problem, amounts
-    if not isinstance(problem, Problem) or layer.is_linear or len(problem.geometry.w) != 4:
-        return None
-    of, ones, (k, c, *taps) = problem.geometry, (1, 1), (size or 0 for size in problem.geometry.w)
-    before = tuple((each - 1 - pad) * factor for each, pad in zip(taps, of.before, strict=True))
-    if of.transposed or of.groups > 1 or of.before != of.after or min(before) < 0:
-        return None
-    if not of.stride == of.dilation == ones or k % factor**2:
-        return None
-    k //= factor**2
-    n, _, *image = (size or 0 for size in of.y)
-    transposed = replace(
-        of,
-        w=(c, k, *(each * factor for each in taps)),
-        y=(n, k, *(size * factor for size in image)),
-        stride=(factor, factor),
-        before=before,
-        after=before,
-        transposed=True,
-    )
-    return Problem(transposed, shuffle=factor)
-
-
-def _may_read_upsampled(of: Geometry) -> bool:
-    ones = (1, 1)
-    return of.w[2:] == (3, 3) and of.before == of.after == of.stride == of.dilation == ones and not of.transposed
-
-
-def _of_upsampled(of: Geometry) -> Geometry:
-    """Return the transposed convolution of the images before upsampling, with 4x4 filters and a stride of 2.
-
-    The three taps of a filter row read two different pixels, so each output needs 4 products per channel instead of 9.
-    """
-    n, c, h, w = (size or 0 for size in of.x)
-    return replace(of, x=(n, c, h // 2, w // 2), w=(c, of.k // of.groups, 4, 4), stride=(2, 2), transposed=True)
 
 
 def activation_behind(graph: Graph, tensor: str) -> tuple[str, tuple[int, ...]]:
