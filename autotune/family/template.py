@@ -14,7 +14,7 @@ from autotune.operation.operation import Operation
 from autotune.trial import Config, Value
 
 SUFFIX = ".cu.j2"
-COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "waits", "stored_bytes")
+COST_KEYS = ("loaded_bytes", "waves", "steps", "stages", "waits", "issues", "depth", "stored_bytes")
 """The keys of a header's `[cost]`, which docs/templates.md explains."""
 HEADER = re.compile(r"\s*/\*#\s*kernel\b(.*?)#\*/", re.DOTALL)
 """Matches the header at the beginning of a family's file. The group is its TOML."""

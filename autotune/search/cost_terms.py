@@ -88,6 +88,10 @@ def cost_terms(bound: BoundTemplate, columns: Columns, rates: Mapping[str, float
     found["spills"] = arithmetic_us * np.maximum(0.0, registers - cap) / 32
     cost = {key: numbers(expression) for key, expression in template.cost.items()}
     if cost:
+        if "depth" in cost:
+            found["arithmetic"] = 2e6 * numbers(template.padded_work) * cost["depth"] / rate
+        if "issues" in cost:
+            found["arithmetic"] = 1e6 * cost["issues"] * FLOP_A_SLOT * SCHEDULERS * device.sm_count / rates["fp32"]
         found["l2"] = 1e6 * cost["loaded_bytes"] / (device.sm_count * L2_BYTES_PER_S)
         found["steps"] = cost["steps"] * STEP_US
         waits = cost["waits"] if "waits" in cost else cost["steps"] / np.maximum(1.0, cost.get("stages", np.ones(1)))

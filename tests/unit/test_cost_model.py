@@ -33,10 +33,14 @@ def predicted_us(folder: Path, *edits: tuple[str, str], name: str) -> Floats:
     return np.exp(MODEL.log_us(space.bound, columns, MODEL.rates["NVIDIA H200"]))
 
 
-def test_bytes_that_a_header_declares_are_predicted_to_take_time(tmp_path: Path) -> None:
-    few = predicted_us(tmp_path, (STAGE, COST.replace("LOADED", "1000") + STAGE), name="few")
-    many = predicted_us(tmp_path, (STAGE, COST.replace("LOADED", "1000000000") + STAGE), name="many")
-    assert (many > 5 * few).all()
+@pytest.mark.parametrize("key", ["loaded_bytes", "stored_bytes", "waits", "issues", "depth"])
+def test_work_that_a_header_declares_is_predicted_to_take_time(key: str, tmp_path: Path) -> None:
+    def of(work: str) -> Floats:
+        cost = COST.replace("LOADED", "1")
+        cost = cost.replace('"1"', f'"{work}"', 1) if key == "loaded_bytes" else f'{cost}{key} = "{work}"\n'
+        return predicted_us(tmp_path, (STAGE, cost + STAGE), name=f"tiny_{work}")
+
+    assert (of("1000000000") > 5 * of("1")).all()
 
 
 @pytest.mark.parametrize(

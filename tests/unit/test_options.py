@@ -180,7 +180,7 @@ def test_quiet_says_nothing_but_the_answer_and_errors(tune: Command, autotune: C
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("best sma", ["plain,small", "plain,small.one", "file,sma"]),
+        ("best small.", ["plain,small.one", "file,small."]),
         ("tune vgg", ["plain,vgg16-fp16", "file,vgg"]),
         ("tune fam", ["file,fam"]),
         ("compare small --layer o", ["plain,one", "file,o"]),
