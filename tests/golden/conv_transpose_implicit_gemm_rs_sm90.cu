@@ -209,7 +209,6 @@ conv2d_implicit_gemm_rs_sm90(const __grid_constant__ TensorMap x_map, const __gr
     PipelineState<STAGES> state;
     PipelineState<X_STAGES> x_state;
     for (int tile = Scheduler::first(); tile < tiles; tile += Scheduler::step()) {
-        prefetch_residual(z, tile / TILES_M, first_pixel, tile % TILES_M * TILE_M, lane, n);
         float d[BLOCKS][TILE_M / 8][4];
         [[maybe_unused]] float sums[BLOCKS][TILE_M / 8][4];
         if constexpr (PARTS == 2) clear(sums);
