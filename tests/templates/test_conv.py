@@ -291,7 +291,6 @@ def test_frames_of_few_channels_are_expanded(
         ("split_k_sm90", "volume", {}, {}),
         *long_run(
             ("implicit_gemm_sm90", "volume", {}, {"window_rows": 6, "tile_n": 48, "schedule": "pingpong"}),
-            ("implicit_gemm_3xtf32_sm90", "floats", {}, {}),
             ("implicit_gemm_sm90", "floats", {}, {"tile_m": 64}),
         ),
     ],

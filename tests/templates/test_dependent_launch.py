@@ -31,7 +31,6 @@ WAITS = {
     "grouped_sm90": 1,
     "implicit_gemm_sm90": 2,
     "split_k_sm90": 2,
-    "implicit_gemm_3xtf32_sm90": 1,
     "implicit_gemm_fp32_sm90": 1,
     "implicit_gemm_rs_sm90": 1,
     "conv_transpose_phases_sm90": 2,

@@ -420,7 +420,6 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "few_channels_sm90",  # wgmma reads eight chunks of 16 bytes that follow each other
         "grouped_sm90",  # as implicit_gemm_sm90
         "im2col_gemm",
-        "implicit_gemm_3xtf32_sm90",  # as implicit_gemm_sm90; splitters take 16 bytes a thread
         "implicit_gemm_fp32_sm90",  # as implicit_gemm_sm90; half a warp reads eight rows
         "implicit_gemm_rs_sm90",  # as implicit_gemm_sm90; lanes of a warp read eight rows
         "implicit_gemm_sm90",  # TMA swizzles its rows of 128 bytes
