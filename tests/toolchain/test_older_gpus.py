@@ -118,7 +118,7 @@ def test_resnet_begins_with_a_kernel_that_fits(problem: Conv2dProblem, gpu: str)
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_what_needs_hopper_is_offered_to_no_other(gpu: str) -> None:
-    assert {"implicit_gemm_sm90", "mma_pair", "mma_shift", "mma_sweep"} <= HOPPER_ONLY
+    assert {"implicit_gemm_sm90", "mma_pair", "mma_sweep"} <= HOPPER_ONLY
     offered = {
         name
         for name in FAMILIES

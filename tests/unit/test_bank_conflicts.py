@@ -426,7 +426,6 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "input_scatter",
         "mma_gemm",
         "mma_pair",
-        "mma_shift",
         "mma_strip",
         "mma_sweep",
         "mma_toeplitz",
