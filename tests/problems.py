@@ -61,6 +61,16 @@ FILTER_GRADIENT = operation("conv_filter_gradient")
 AVG_POOL2D, CONCAT, GATE, MAX_POOL2D, NORM, PIXEL_MEAN, SOFTMAX, STENCIL = map(
     operation, ("avg_pool2d", "concat", "gate", "max_pool2d", "norm", "pixel_mean", "softmax", "stencil")
 )
+CONV_STATISTICS, NORM_APPLY = map(operation, ("conv_statistics", "norm_apply"))
+STATISTICS_PROBLEMS: Mapping[str, Problem] = {
+    label: make_problem(CONV_STATISTICS, {**sizes, "n": 2, "layout": "nhwc", "dtype": dtype, "epilogue": epilogue})
+    for label, dtype, epilogue, sizes in (
+        ("same", "bf16", "bias", {"c": 8, "h": 8, "w": 16, "k": 24, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}),
+        ("rows", "f16", "bias_add_silu", {"c": 8, "h": 8, "w": 8, "k": 72, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}),
+        ("pointwise", "bf16", "bias_add", {"c": 48, "h": 8, "w": 16, "k": 72, "r": 1, "s": 1, "groups": 3}),
+    )
+}
+"""Problems of `conv_statistics`, with padding between the rows of windows and below them."""
 CONV_PROBLEMS: Mapping[str, Problem] = {
     label: make_problem(CONV, {**sizes, **words, "n": 2})
     for label, words, sizes in (
@@ -233,6 +243,18 @@ PROBLEMS: Mapping[str, Problem] = {
             (1, 64, 320, 32, "bf16", "rms", "weight"),
         )
     },
+    **{
+        f"norm_apply {n}x{pixels}x{c}/{groups} {dtype} {kind} {epilogue}": make_problem(
+            NORM_APPLY,
+            {"n": n, "pixels": pixels, "c": c, "groups": groups, "dtype": dtype, "kind": kind, "epilogue": epilogue},
+        )
+        for n, pixels, c, groups, dtype, kind, epilogue in (
+            (2, 150, 60, 12, "f32", "standard", "weight_bias_silu"),
+            (3, 35, 64, 64, "f16", "standard", "none"),
+            (1, 64, 320, 32, "bf16", "rms", "weight"),
+        )
+    },
+    **{f"conv_statistics {label}": problem for label, problem in STATISTICS_PROBLEMS.items()},
     **{
         f"concat {n}x{'+'.join(map(str, channels))} {dtype} {epilogue}": make_problem(
             CONCAT,

@@ -404,6 +404,8 @@ def test_families_that_say_nothing_choose_pitches_without_conflicts_or_share_not
         "softmax_rows",  # a word for each warp
         "norm_rows",  # as softmax_rows
         "norm_groups",  # sums of threads, once for each block
+        "norm_apply_norm_groups",  # the same text
+        "conv_statistics_implicit_gemm_sm90",  # as implicit_gemm_sm90; a warp reads all banks of its outputs
         "pixel_mean_blocks",  # sums of warps, once for each block
         "concat_rows",  # no shared memory
         "gate_rows",  # none either
