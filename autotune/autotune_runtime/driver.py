@@ -8,8 +8,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 
+from .interface import LibraryError, Status
+
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_
-OUT_OF_MEMORY, INVALID_IMAGE, NO_BINARY_FOR_GPU = 2, 200, 209  # CUDA_ERROR_
+_STATUSES = {2: Status.OUT_OF_MEMORY, 200: Status.WRONG_DEVICE, 209: Status.WRONG_DEVICE}
+"""Meanings of CUDA_ERROR_OUT_OF_MEMORY, _INVALID_IMAGE and _NO_BINARY_FOR_GPU. Others are CUDA_ERROR."""
 MAP_BYTES, _MAP_ALIGNMENT = 128, 64  # size and alignment of CUtensorMap
 _MAP_TYPES = {"f16": 6, "f32": 7, "bf16": 9, "tf32": 11}  # CU_TENSOR_MAP_DATA_TYPE_
 _MAP_TYPE_BYTES = {"f16": 2, "f32": 4, "bf16": 2, "tf32": 4}
@@ -17,12 +20,8 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_
 _INTERLEAVE_NONE, _L2_PROMOTION_128B, _ZEROS_OUTSIDE = 0, 2, 0
 
 
-class DriverError(Exception):
+class DriverError(LibraryError):
     """A driver call failed. The message is the driver's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def call(name: str, *arguments: object) -> None:
@@ -36,7 +35,8 @@ def driver_error(name: str, status: int) -> DriverError:
     """Return the error of a failed call. `name` is the driver's function or a kernel."""
     message = ctypes.c_char_p()
     function("cuGetErrorString")(ctypes.c_int(status), ctypes.byref(message))
-    return DriverError(status, f"{name} failed: {(message.value or b'').decode() or f'error {status}'}")
+    words = (message.value or b"").decode() or f"error {status}"
+    return DriverError(_STATUSES.get(status, Status.CUDA_ERROR), f"{name} failed: {words}")
 
 
 def function(name: str) -> Callable[..., int]:

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, TypeAlias
 
 from .driver import TensorMap
+from .interface import LibraryError, Status
 
 Value: TypeAlias = int | str | bool
 
@@ -140,28 +141,20 @@ class Launches:
         return launched or any(argument == array for array, _ in self.tensor_maps)
 
 
-class Unsupported(Exception):
-    """A kernel can't be launched with some run-time sizes. The message is the reason."""
-
-
-class WrongDevice(Unsupported):
-    """A kernel can't be launched on a device."""
-
-
 def launches_of(plan: Plan, names: Mapping[str, object], device: DeviceLimits, *, larger: bool) -> Launches:
     """Evaluate a plan for a problem's values, by name, and a device.
 
-    `larger`: whether a run-time size is larger than the tuned one. Raises Unsupported.
+    `larger`: whether a run-time size is larger than the tuned one. Raises LibraryError.
     """
     known: dict[str, object] = {**names, "device": device}
     for name, text in plan.locals:
         known[name] = evaluate(text, known)
     for need in plan.device_needs:
         if not evaluate(need.holds, known):
-            raise WrongDevice(need.reason)
+            raise LibraryError(Status.WRONG_DEVICE, need.reason)
     for need in plan.n_needs if larger else ():
         if not evaluate(need.holds, known):
-            raise Unsupported(need.reason)
+            raise LibraryError(Status.UNSUPPORTED, need.reason)
 
     def numbers(texts: Sequence[str]) -> tuple[int, ...]:
         return tuple(number(text, known) for text in texts)
@@ -200,13 +193,13 @@ def launches_of(plan: Plan, names: Mapping[str, object], device: DeviceLimits, *
 def _check_limits(launch: Launch, device: DeviceLimits) -> None:
     grid, block, smem_bytes = launch.sizes[:3], launch.sizes[3:6], launch.sizes[6]
     if not all(1 <= extent <= most for extent, most in zip(grid, device.grid, strict=True)):
-        raise Unsupported("a grid exceeds the device's limits")
+        raise LibraryError(Status.UNSUPPORTED, "a grid exceeds the device's limits")
     if not all(1 <= extent <= most for extent, most in zip(block, device.block, strict=True)):
-        raise WrongDevice("a block exceeds the device's limits")
+        raise LibraryError(Status.WRONG_DEVICE, "a block exceeds the device's limits")
     if math.prod(block) > device.most_threads:
-        raise WrongDevice("a block has more threads than the device runs")
+        raise LibraryError(Status.WRONG_DEVICE, "a block has more threads than the device runs")
     if not 0 <= smem_bytes <= device.smem_per_block_bytes:
-        raise WrongDevice("a block needs more shared memory than the device has")
+        raise LibraryError(Status.WRONG_DEVICE, "a block needs more shared memory than the device has")
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

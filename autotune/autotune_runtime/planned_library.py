@@ -35,14 +35,12 @@ from .planned_launches import (
     DeviceLimits,
     Launches,
     Plan,
-    Unsupported,
-    WrongDevice,
     evaluate,
     launches_of,
     number,
     plan_of,
 )
-from .planned_pass import driver_errors, enqueuer, pass_bytes
+from .planned_pass import enqueuer, pass_bytes
 
 WEIGHTS, PACKED_W = "weights", "packed_w"  # a role of arrays, and the name of weights in a kernel's own order
 DEPENDENT_LAUNCH = "AUTOTUNE_DEPENDENT_LAUNCH"
@@ -94,11 +92,7 @@ class PlannedKernel:
     def launches(self, names: Mapping[str, object], problem: DeclaredProblem, device: DeviceLimits) -> Launches:
         """Return the launches of a problem of the kernel's shape. Raises LibraryError."""
         sizes = zip(problem.runtime_sizes, self.about.problem.runtime_sizes, strict=True)
-        try:
-            made = launches_of(self.plan, names, device, larger=any(size > tuned for size, tuned in sizes))
-        except Unsupported as error:
-            status = Status.WRONG_DEVICE if isinstance(error, WrongDevice) else Status.UNSUPPORTED
-            raise LibraryError(status, f"{self.about.name}: {error}") from None
+        made = launches_of(self.plan, names, device, larger=any(size > tuned for size, tuned in sizes))
         early = self.dependent and os.environ.get(DEPENDENT_LAUNCH) == "1"
         overlaps = self.overlaps and device.arch >= 90
         stages = (replace(stage, early=early or (overlaps and at > 0)) for at, stage in enumerate(made.stages))
@@ -143,8 +137,7 @@ class PlannedLibrary(Library):
 
     def prepared(self, problem: DeclaredProblem, arrays: Mapping[str, int], stream: int) -> PlannedHandle:
         kernel, launches = self._choose(problem)
-        with driver_errors():
-            return PlannedHandle(self, kernel, launches, problem, arrays, stream)
+        return PlannedHandle(self, kernel, launches, problem, arrays, stream)
 
     def enqueuer(self, problem: DeclaredProblem, workspace_bytes: int) -> Enqueue:
         kernel, launches = self._choose(problem)
@@ -164,7 +157,7 @@ class PlannedLibrary(Library):
 
         if kernel.constants:
             return fill_constants
-        with self._loading, driver_errors():
+        with self._loading:
             which = driver.current_context(), kernel.image
             module = self._modules.get(which)
             if module is None:
@@ -213,7 +206,7 @@ class PlannedLibrary(Library):
             try:
                 return kernel, kernel.launches(names, problem, device)
             except LibraryError as why_not:
-                error = why_not
+                error = LibraryError(why_not.status, f"{kernel.about.name}: {why_not}")
         raise error
 
 
@@ -254,8 +247,7 @@ class PlannedHandle:
     def enqueuer(self, *sizes: int) -> Enqueue:
         problem = self._problem.with_runtime(*sizes)
         fixed = {name: memory.address for name, memory in self._held.items()}
-        with driver_errors():
-            return self._enqueuer(self._launches(problem), problem, fixed)
+        return self._enqueuer(self._launches(problem), problem, fixed)
 
     def _launches(self, problem: DeclaredProblem) -> Launches:
         return self._kernel.launches(self._library.valid_names(problem), problem, self._device)

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from . import driver
-from .driver import MAP_BYTES, DriverError, EncodedMap, Module, aligned_memory
-from .interface import Enqueue, InterfaceArray, LibraryError, Number, Status
+from .driver import MAP_BYTES, EncodedMap, Module, aligned_memory
+from .interface import Enqueue, InterfaceArray, Number
 from .planned_launches import Launches
 
 _PACKED_ALIGNMENT = 256  # bytes; of packed weights in a workspace
-_STATUSES = {
-    driver.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
-    driver.INVALID_IMAGE: Status.WRONG_DEVICE,
-    driver.NO_BINARY_FOR_GPU: Status.WRONG_DEVICE,
-}
-
-
-@contextmanager
-def driver_errors() -> Iterator[None]:
-    """Turn a driver's error into a LibraryError."""
-    try:
-        yield
-    except DriverError as error:
-        raise library_error(error) from None
-
-
-def library_error(error: DriverError) -> LibraryError:
-    """Return a driver's error as a library's."""
-    return LibraryError(_STATUSES.get(error.status, Status.CUDA_ERROR), str(error))
 
 
 def packed_offset(launches: Launches) -> int:
@@ -89,20 +69,17 @@ def enqueuer(
 
     def enqueue(stream: int, workspace: int, addresses: Sequence[Number]) -> None:
         given = (*addresses, workspace, workspace + packed_at)
-        try:
-            with lock:
-                pack_into(memory, values_at, *given)
-                for place, encoded in moving:
-                    if given[place] != encoded.array:
-                        encoded.point_to(int(given[place]))
-                for i in times:
-                    index.value = i
-                    for config, arguments in prepared:
-                        config.stream = stream
-                        if launch(*arguments):  # another device's context may be the current one
-                            with driver.current(context):
-                                driver.call("cuLaunchKernelEx", *arguments)
-        except DriverError as error:
-            raise library_error(error) from None
+        with lock:
+            pack_into(memory, values_at, *given)
+            for place, encoded in moving:
+                if given[place] != encoded.array:
+                    encoded.point_to(int(given[place]))
+            for i in times:
+                index.value = i
+                for config, arguments in prepared:
+                    config.stream = stream
+                    if launch(*arguments):  # another device's context may be the current one
+                        with driver.current(context):
+                            driver.call("cuLaunchKernelEx", *arguments)
 
     return enqueue

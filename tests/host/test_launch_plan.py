@@ -12,8 +12,8 @@ from typing import TypedDict
 import pytest
 
 from autotune.autotune_runtime.driver import TensorMap
-from autotune.autotune_runtime.interface import Status
-from autotune.autotune_runtime.planned_launches import DeviceLimits, Plan, Unsupported, WrongDevice, launches_of
+from autotune.autotune_runtime.interface import LibraryError, Status
+from autotune.autotune_runtime.planned_launches import DeviceLimits, Plan, launches_of
 from autotune.devices.device import DeviceInfo
 from autotune.errors import Rejected
 from autotune.exporting import SelectedKernel, export_library
@@ -227,9 +227,8 @@ def evaluated(kernel: SelectedKernel, plan: Plan, n: int, device: DeviceInfo) ->
     names = kernel.problem.with_runtime(n).names()
     try:
         made = launches_of(plan, names, limits, larger=n > kernel.problem.runtime_size)
-    except Unsupported as error:
-        status = Status.WRONG_DEVICE if isinstance(error, WrongDevice) else Status.UNSUPPORTED
-        return {"reason": str(error), "numbers": [status], "launches": [], "maps": []}
+    except LibraryError as error:
+        return {"reason": str(error), "numbers": [error.status], "launches": [], "maps": []}
     return {
         "reason": "",
         "numbers": [Status.OK, made.packed_w_bytes, made.workspace_bytes, made.loop_count],
