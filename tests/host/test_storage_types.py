@@ -17,6 +17,7 @@ from autotune.exporting.build import self_test
 from autotune.family.space import BoundTemplate, SearchSpace
 from autotune.family.template_files import load_template
 from autotune.measurement.storage import decoded, encoded, stored
+from autotune.measurement.unread_inputs import doubtful_data
 from autotune.operation.operation import parse_operation
 from autotune.operation.storage_types import TYPES
 from autotune.problem import Layer, make_problem
@@ -280,7 +281,7 @@ def test_counts_that_larger_problems_do_not_increase_are_not_told(tmp_path: Path
     texts, sizes = PLACES["i8"]
     counts = {**texts, "reference.py": texts["reference.py"].replace("w @ x", "(w @ x > 0) * 32.0")}
     template = load_template(written(tmp_path / "counts", counts))
-    assert not any("16 bits" in told for told in doubtful_declarations([make_problem(template.operation, sizes)]))
+    assert not any("16 bits" in told for told in doubtful_data([make_problem(template.operation, sizes)]))
 
 
 def test_bytes_in_an_array_of_wider_integers_are_told(tmp_path: Path) -> None:
