@@ -99,12 +99,14 @@ def test_frames_are_read_from_the_front_and_padded_in_front_alone(
 @pytest.mark.parametrize(
     ("problem", "values"),
     [
-        (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "stages": 2}),
         (changed(CAUSAL, c=3, k=5, stride_d=2, pad_d_end=1), {"contiguous_taps": "row", "stages": 1}),
-        (changed(CAUSAL, c=3, dtype="f32"), {"contiguous_taps": "row", "stages": 2}),
         (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "frames": 2, "warp_p": 3}),
         (changed(CAUSAL, k=3), {"channel_slices": 2, "frames": 4, "stages": 3}),
         (changed(CAUSAL, pad_w=0), {"channel_slices": 2, "filters": "staged", "stages": 3}),
+        *long_run(
+            (changed(CAUSAL, c=3, epilogue="bias_add"), {"contiguous_taps": "row", "stages": 2}),
+            (changed(CAUSAL, c=3, dtype="f32"), {"contiguous_taps": "row", "stages": 2}),
+        ),
     ],
 )
 def test_slices_of_mma_gemm_are_channels_of_a_frame(
@@ -123,7 +125,7 @@ PADDED_BELOW = changed(DEPTHWISE, d=4, t=1, stride_d=1, pad_d=0, pad_h=0, dtype=
 @pytest.mark.cxx
 @pytest.mark.parametrize(
     ("problem", "unroll"),
-    [(DEPTHWISE, "window"), (DEPTHWISE, "row"), (PADDED_BELOW, "sliding"), (PADDED_BELOW, "window")],
+    [(DEPTHWISE, "window"), (DEPTHWISE, "row"), (PADDED_BELOW, "sliding"), *long_run((PADDED_BELOW, "window"))],
 )
 def test_depthwise_filters_pass_over_the_frames_of_a_video(
     problem: Problem, unroll: str, checked: DeviceEvaluator
