@@ -38,7 +38,17 @@ REFERENCE_FUNCTION double prologue_error(const Problem&, double, long) {
     return 0.0;
 }
 
+// What a derivative that rounds may add: 8 roundings of the sum that it multiplies. Only conv_transpose has derivatives.
+template <class Problem>
+REFERENCE_FUNCTION auto derivative_error(const Problem& problem, double magnitude, int) -> decltype(problem.derivative, 0.0) {
+    return problem.derivative && rounding_error(problem.activation, 1.0, 1.0) > 0.0 ? 8.0 / (1 << 24) * magnitude : 0.0;
+}
+template <class Problem>
+REFERENCE_FUNCTION double derivative_error(const Problem&, double, long) {
+    return 0.0;
+}
+
 template <class Problem>
 REFERENCE_FUNCTION double activation_error(const Problem& problem, double value, double magnitude) {
-    return rounding_error(problem.activation, value, magnitude) + prologue_error(problem, magnitude, 0);
+    return rounding_error(problem.activation, value, magnitude) + prologue_error(problem, magnitude, 0) + derivative_error(problem, magnitude, 0);
 }

@@ -76,6 +76,34 @@ __device__ __forceinline__ float gelu(float value) {
     return fmaf(-size, tail * t * power_of_2(size * size * -0.721347520f), relu(value));
 }
 
+// Derivatives of activations. A power of 2 that overflows is made finite, so that no infinity is multiplied by 0.
+__device__ __forceinline__ float finite_above(float value) { return fminf(value, 3.402823466e38f); }
+
+// s + value * s * (1 - s) with s = sigmoid(value), whose difference from 1 is a product, without cancellation
+__device__ __forceinline__ float silu_derivative(float value) {
+    const float power = finite_above(power_of_2(-1.44269504f * value)), s = reciprocal(1.0f + power);
+    return s * fmaf(value, power * s, 1.0f);
+}
+
+// With gelu_tanh's s = (1 + tanh(u)) / 2 for u = sqrt(2 / pi) * (value + 0.044715 * value^3): s + value * 2 * s * (1 - s) * u'
+__device__ __forceinline__ float gelu_tanh_derivative(float value) {
+    const float power = finite_above(power_of_2(value * fmaf(value * value, -0.102943240f, -2.30220820f)));
+    const float s = reciprocal(1.0f + power);
+    return s * fmaf(value * (power * s), fmaf(value * value, 0.214064503f, 1.59576912f), 1.0f);
+}
+
+// Phi(value) + value * phi(value), which is 1 - (Phi(-value) - value * phi(value)); Phi(-|value|) as in gelu
+__device__ __forceinline__ float gelu_derivative(float value) {
+    const float size = fminf(fabsf(value), 16.0f);
+    const float t = reciprocal(fmaf(size, 0.231641888f, 1.0f));
+    float tail = fmaf(t, 0.530702715f, -0.726576014f);
+    tail = fmaf(tail, t, 0.710706871f);
+    tail = fmaf(tail, t, -0.142248368f);
+    tail = fmaf(tail, t, 0.127414796f);
+    const float below = fmaf(size, -0.398942280f, tail * t) * power_of_2(size * size * -0.721347520f);
+    return value < 0.0f ? below : 1.0f - below;
+}
+
 // What is added to an accumulator, and what the sum goes through. With MASKED, outputs are 0 where a tensor of y's shape is not above 0.
 template <bool BIAS, bool RESIDUAL, float (*ACTIVATION)(float), bool MASKED = false>
 struct Epilogue {

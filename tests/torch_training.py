@@ -78,6 +78,25 @@ def residual() -> Residual:
     return Residual().to(memory_format=torch.channels_last)
 
 
+class Perceptron(nn.Module):
+    """Activations between convolutions and between linear layers, without norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1)
+        self.wide, self.narrow, self.fc = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(functional.silu(self.first(x))).permute(0, 2, 3, 1)
+        return self.fc(self.narrow(functional.gelu(self.wide(y))).mean((1, 2)))
+
+
+def perceptron() -> Perceptron:
+    """The network, the same in each call."""
+    torch.manual_seed(3)
+    return Perceptron().to(memory_format=torch.channels_last)
+
+
 def signals() -> nn.Sequential:
     """Convolutions of signals, the same in each call."""
     torch.manual_seed(3)
@@ -267,13 +286,14 @@ def of_signals(library: str) -> tuple[list[str], float]:
     return [row.layer for row in report.rows if row.swapped], apart(ours, theirs)
 
 
-def masked(library: str, how: str) -> tuple[list[tuple[str, str]], float]:
+def by_epilogues(library: str, name: str, how: str = "trained") -> tuple[list[tuple[str, str]], float]:
     """The epilogues of the kernels of data gradients, and the difference of gradients from float64."""
     torch.compiler.reset()
-    network, double = residual(), residual().double()
-    if how == "frozen":
-        for each in (network, double):
-            each.branch.weight.requires_grad_(requires_grad=False)
+    networks: dict[str, Callable[[], nn.Module]] = {"residual": residual, "perceptron": perceptron}
+    network, double = networks[name](), networks[name]().double()
+    for each in (network, double):
+        for of, parameter in each.named_parameters():
+            parameter.requires_grad_(requires_grad=how != "frozen" or of != "branch.weight")
     options = {"library": str(Path(library).parents[2]), "margin": ALWAYS, "rest": "aot_eager", "training": True}
     with logged() as lines:
         found = gradients(network, torch.compile(network, backend=autotune, options=options, fullgraph=True))
@@ -326,7 +346,7 @@ def checked(library: str) -> dict[str, str]:
     weight = torch.randn(16, 8, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     return torch.library.opcheck(
-        TRAINED, (x, weight, weight.detach(), None, layer.parts), test_utils=tests, atol=1e-4, rtol=1e-4
+        TRAINED, (x, weight, weight.detach(), None, layer.text), test_utils=tests, atol=1e-4, rtol=1e-4
     )
 
 

@@ -1,8 +1,9 @@
 """The activations of epilogues. The C++ and Python forms of each activation are generated from a single entry.
 
-`in_cpp` generates the CUDA and float64 forms. `activated` evaluates the expression with any set of functions, such as
-NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module needs nothing but
-Python, because exported packages contain it, and autotune's importers, references and templates use it.
+`in_cpp` generates the CUDA and float64 forms, also of derivatives. `activated` evaluates the expression with any set of
+functions, such as NumPy's. Faster functions for kernels are written by hand in `templates/_epilogue.cuh`. This module
+needs nothing but Python, because exported packages contain it, and autotune's importers, references and templates use
+it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Activation:
     """class name of PyTorch's module"""
     expression: str
     """Python expression of v and the functions `min max exp erfc tanh log1p`, which C also has"""
+    derivative: str
+    """the derivative, as such an expression, which may contain conditions"""
     steepest: float
     """the largest absolute slope, rounded up: the activation multiplies an error of the sum by at most this factor"""
     operator: str = ""
@@ -55,22 +58,32 @@ SCALAR: Mapping[str, Callable[..., float]] = {
 }
 """The functions that expressions may call, for single numbers."""
 
+_TANH = "tanh(0.79788456080286536 * (v + 0.044715 * v * v * v))"
 ACTIVATIONS = (
-    Activation("relu", "ReLU", "max(v, 0)", 1.0, rounds=False),
-    Activation("relu6", "ReLU6", "min(max(v, 0), 6)", 1.0, rounds=False),
-    Activation("silu", "SiLU", "v / (1 + exp(-v))", 1.1),
-    Activation("hardswish", "Hardswish", "v * min(max(v + 3, 0), 6) / 6", 1.5),
-    Activation("sigmoid", "Sigmoid", "1 / (1 + exp(-v))", 0.25),
-    Activation("gelu", "GELU", "0.5 * v * erfc(-v * 0.70710678118654752)", 1.13),
+    Activation("relu", "ReLU", "max(v, 0)", "1 if v > 0 else 0", 1.0, rounds=False),
+    Activation("relu6", "ReLU6", "min(max(v, 0), 6)", "(1 if v > 0 else 0) * (1 if v < 6 else 0)", 1.0, rounds=False),
+    Activation("silu", "SiLU", "v / (1 + exp(-v))", "(1 + v / (1 + exp(v))) / (1 + exp(-v))", 1.1),
+    Activation(
+        "hardswish", "Hardswish", "v * min(max(v + 3, 0), 6) / 6", "0 if v < -3 else 1 if v > 3 else v / 3 + 0.5", 1.5
+    ),
+    Activation("sigmoid", "Sigmoid", "1 / (1 + exp(-v))", "1 / ((1 + exp(-v)) * (1 + exp(v)))", 0.25),
+    Activation(
+        "gelu",
+        "GELU",
+        "0.5 * v * erfc(-v * 0.70710678118654752)",
+        "0.5 * erfc(-v * 0.70710678118654752) + 0.39894228040143268 * v * exp(-0.5 * v * v)",
+        1.13,
+    ),
     Activation(
         "gelu_tanh",
         "GELU",
-        "0.5 * v * (1 + tanh(0.79788456080286536 * (v + 0.044715 * v * v * v)))",
+        f"0.5 * v * (1 + {_TANH})",
+        f"0.5 * (1 + {_TANH}) + v * (1 - {_TANH} * {_TANH}) * (0.39894228040143268 + 0.053516125720401413 * v * v)",
         1.13,
         operator="gelu",
         options={"approximate": "tanh"},
     ),
-    Activation("leaky_relu", "LeakyReLU", "max(v, 0.01 * v)", 1.0),
+    Activation("leaky_relu", "LeakyReLU", "max(v, 0.01 * v)", "1 if v > 0 else 0.01", 1.0),
 )
 BY_WORD = {each.word: each for each in ACTIVATIONS}
 
@@ -89,9 +102,9 @@ def _compiled(expression: str) -> CodeType:
     return compile(expression, "<activation>", "eval")
 
 
-def in_cpp(word: str, *, single: bool) -> str:
-    """Return an activation's expression of `v` in C++, in float (`single`) or in double."""
-    return _in_cpp(ast.parse(BY_WORD[word].expression, mode="eval").body, "f" if single else "")
+def in_cpp(expression: str, *, single: bool) -> str:
+    """Return an activation's or a derivative's expression of `v` in C++, in float (`single`) or in double."""
+    return _in_cpp(ast.parse(expression, mode="eval").body, "f" if single else "")
 
 
 def _in_cpp(part: ast.expr, suffix: str) -> str:
@@ -104,6 +117,9 @@ def _in_cpp(part: ast.expr, suffix: str) -> str:
             return f"-{_in_cpp(inner, suffix)}"
         case ast.BinOp(left=left, op=op, right=right):
             return f"({_in_cpp(left, suffix)} {_OPERATORS[type(op)]} {_in_cpp(right, suffix)})"
+        case ast.IfExp(test=ast.Compare(left=left, ops=[ast.Lt() | ast.Gt() as op], comparators=[right])):
+            test = f"{_in_cpp(left, suffix)} {'<' if isinstance(op, ast.Lt) else '>'} {_in_cpp(right, suffix)}"
+            return f"({test} ? {_in_cpp(part.body, suffix)} : {_in_cpp(part.orelse, suffix)})"
         case ast.Call(func=ast.Name(id=("min" | "max") as name), args=[left, right]) if not suffix:
             one, other = _in_cpp(left, suffix), _in_cpp(right, suffix)
             return f"({one} {'<' if name == 'max' else '>'} {other} ? {other} : {one})"  # unlike fmax, keeps a NaN

@@ -251,7 +251,7 @@ def _by_axis(of: Geometry, operation: str) -> dict[str, int | str]:
 
 def activation_of(epilogue: str) -> str:
     """Return an epilogue's activation, such as relu, or "" if there is none."""
-    for terms in ("none", "bias_add", "bias", "add_masked"):
+    for terms in ("none", "bias_add", "bias", "add_masked", "derivative"):
         if epilogue.startswith(terms):
             return epilogue.removeprefix(terms).removeprefix("_")
     return epilogue

@@ -45,6 +45,23 @@ def _in_place(word: str) -> Callable[..., Tensor]:
     return overload
 
 
+def differentiated(dy: Tensor, word: str, saved: Tensor) -> Tensor:
+    """Multiply dy by an activation's derivative at `saved`."""
+    of = torch.ops.aten
+    match word:
+        case "relu":
+            made = of.threshold_backward.default(dy, saved, 0)
+        case "relu6":
+            made = of.hardtanh_backward.default(dy, saved, 0, 6)
+        case "leaky_relu":
+            made = of.leaky_relu_backward.default(dy, saved, 0.01, False)  # noqa: FBT003 - PyTorch's signature
+        case "sigmoid":
+            made = of.sigmoid_backward.default(dy, saved.sigmoid())
+        case _:
+            made = getattr(of, f"{BY_WORD[word].aten}_backward").default(dy, saved, **BY_WORD[word].options)
+    return cast("Tensor", made)
+
+
 def convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, operation: str, arguments: Mapping[str, int | str]
 ) -> Tensor:
@@ -84,7 +101,7 @@ def _by_axis(name: str, default: int, rank: int, arguments: Mapping[str, int | s
 
 def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
     """Compute a call with PyTorch's operators. The output has the same layout as a kernel's."""
-    arguments, z, mask = dict(call.arguments), tensors.get("z"), tensors.get("mask")
+    arguments, z, mask, saved = dict(call.arguments), *(tensors.get(name) for name in ("z", "mask", "saved"))
     w, bias = tensors["w"], tensors.get("bias")
     cache, scale, shift = (tensors.get(name) for name in ("cache", "scale", "shift"))
     x = prepared(tensors["x"], cache, scale, shift, str(arguments.get("prologue", "")))
@@ -92,7 +109,8 @@ def by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
         y = linear(x, w, bias)
     else:
         y = convolved(x, w, bias, call.library.interface.name, arguments)
-    y = activated(y if z is None else y.add_(z), activation_of(str(arguments["epilogue"])))
+    y, word = y if z is None else y.add_(z), activation_of(str(arguments["epilogue"]))
+    y = activated(y, word) if saved is None else differentiated(y, word, saved)
     y = y if mask is None else torch.where(mask > 0, y, 0)
     memory_format = call.memory_format(y.shape)
     if type(y) is Tensor and y.is_contiguous(memory_format=memory_format):

@@ -16,14 +16,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .convolution import Problem
+from .activations import BY_WORD
+from .convolution import Problem, activation_of
 from .network_interfaces import BY_NAME
 from .torch_call import LAST, STORED, Call, call_of
-from .torch_convolution import by_pytorch, convolved, torch_arguments
+from .torch_convolution import by_pytorch, convolved, linear, torch_arguments
 from .torch_operator import Operator
 from .torch_runtime import TrainingMode
 
 Arguments: TypeAlias = tuple[tuple[str, int | str], ...]
+Others: TypeAlias = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""what a data gradient's epilogue reads: the gradient z of x's other readers and the mask, or an activation's input"""
+NO_OTHERS: Others = (None, None, None)
+LINEAR = "linear"
+"""The operation of a linear layer in `Parts`. Its rows are the pixels of images, and its filters are [K, C, 1, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,21 @@ class Parts:
     output: str = ""
     data: str = ""
     filters: str = ""
+
+    @property
+    def epilogue(self) -> str:
+        """The epilogue of the data gradient's kernel."""
+        return str(dict(call_of(self.data).arguments)["epilogue"]) if self.data else "none"
+
+    @property
+    def masked(self) -> bool:
+        """Whether the data gradient's kernel adds another gradient and masks the sum."""
+        return self.epilogue.startswith("add_masked")
+
+    @property
+    def after(self) -> str:
+        """The activation before the layer, if the data gradient's kernel multiplies by its derivative; otherwise ""."""
+        return activation_of(self.epilogue) if self.epilogue.startswith("derivative") else ""
 
     @property
     def text(self) -> str:
@@ -59,26 +80,31 @@ class TrainedLayer:
     """dtype of the kernels"""
     memory_format: torch.memory_format
     """memory format of the filters that the kernels read"""
-    parts: str
-    """text of the layer's `Parts`"""
+    parts: Parts
+    text: str
+    """the parts as text"""
 
     @classmethod
     def of(cls, problem: Problem, parts: Parts) -> TrainedLayer:
         """Return the layer for a problem whose parts these kernels compute."""
         x, rank = tuple(size or 0 for size in problem.x[1:]), len(problem.x)
         memory_format = LAST[rank] if problem.layout == "nhwc" else torch.contiguous_format
-        return cls(x, STORED[problem.dtype], memory_format, parts.text)
-
-    @property
-    def masked(self) -> bool:
-        """Whether the data gradient's kernel adds another gradient and masks the sum."""
-        data = _parts_of(self.parts).data
-        return bool(data) and dict(call_of(data).arguments)["epilogue"] != "none"
+        return cls(x, STORED[problem.dtype], memory_format, parts, parts.text)
 
     def by_pytorch(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the convolution with PyTorch's operator."""
-        parts = _parts_of(self.parts)
+        """Compute the layer, and the activation before it, with PyTorch's operators."""
+        parts, x = self.parts, applied(self.parts.after, x)
+        if parts.operation == LINEAR:
+            return linear(x, weight, bias)
         return convolved(x, weight, bias, parts.operation, dict(parts.arguments))
+
+
+def applied(word: str, x: Tensor) -> Tensor:
+    """Apply an activation, or return the tensor if `word` is empty."""
+    if not word:
+        return x
+    made: Tensor = getattr(torch.ops.aten, BY_WORD[word].aten).default(x, **BY_WORD[word].options)
+    return made
 
 
 def _filters_by_pytorch(call: Call, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -97,6 +123,10 @@ def _by_pytorch(
 
     The data gradient needs only the sizes of x, and the filter gradient only the sizes of w.
     """
+    if operation == LINEAR:
+        rows = dy.movedim(1, -1).flatten(0, -2)
+        dx = (rows @ w.flatten(1)).view(*x.movedim(1, -1).shape).movedim(-1, 1) if wanted[0] else None
+        return dx, (rows.t() @ x.movedim(1, -1).flatten(0, -2)).view_as(w) if wanted[1] else None
     backward = torch.ops.aten.convolution_backward.default
     dx, dw, _ = backward(dy, x, w, None, *_of_torch(x.dim(), operation, arguments), (*wanted, False))
     return dx, dw
@@ -109,9 +139,7 @@ def _of_torch(rank: int, operation: str, arguments: Arguments) -> tuple[list[int
 
 
 CHANGING = Operator(BY_NAME["conv_transpose"], "changing_convolution", by_pytorch, prepares=False)
-"""The operator for convolutions whose filters may differ in each call. It also computes data gradients, which may be
-masked.
-"""
+"""The operator for convolutions whose filters may differ in each call. It also computes data gradients."""
 FILTERS = Operator(BY_NAME["conv_filter_gradient"], "filter_gradient", _filters_by_pytorch)
 
 
@@ -127,7 +155,7 @@ def trained_convolution(
 
     `by_pytorch` computes images with other sizes or another dtype than the layer's. Filters are converted here to the
     kernels' dtype and memory format, once for both the output and the data gradient; filters that already match aren't
-    copied. `run` is TRAINED, or `forked` in a graph that is compiled.
+    copied. `run` is TRAINED, or `forked` or `after_activation` in a graph that is compiled.
     """
     given, device_type = x, x.device.type
     if torch.is_autocast_enabled(device_type) and x.dtype != torch.float64:
@@ -138,7 +166,7 @@ def trained_convolution(
     if weight.dtype != layer.dtype or not weight.is_contiguous(memory_format=layer.memory_format):
         stored = stored.to(x.dtype).contiguous(memory_format=layer.memory_format)
     run = run or (TRAINED if torch.compiler.is_dynamo_compiling() else _Trained.apply)
-    return cast("Tensor", run(x, weight, stored, bias, layer.parts))
+    return cast("Tensor", run(x, weight, stored, bias, layer.text))
 
 
 def _run(operator: Operator, call: str, *tensors: Tensor | None) -> Tensor:
@@ -151,11 +179,13 @@ def output_of(x: Tensor, stored: Tensor, bias: Tensor | None, parts: Parts) -> T
     """Compute a convolution's output [N, K, ...]; `stored` are the filters in the dtype of x."""
     if bias is not None:
         bias = bias.to(x.dtype)
+    if parts.operation == LINEAR:
+        return linear(x, stored, bias)
     if not parts.output:
         return torch.convolution(x, stored, bias, *_of_torch(x.dim(), parts.operation, parts.arguments))
     if bias is None or dict(call_of(parts.output).arguments)["epilogue"] != "none":
-        return _run(CHANGING, parts.output, x, stored, bias, None, None)
-    made = _run(CHANGING, parts.output, x, stored, None, None, None)
+        return _run(CHANGING, parts.output, x, stored, bias, *NO_OTHERS)
+    made = _run(CHANGING, parts.output, x, stored, None, *NO_OTHERS)
     return made.add_(bias.view(-1, *(1,) * (x.dim() - 2)))
 
 
@@ -164,20 +194,18 @@ def gradients_of(
     x: Tensor | Sequence[int],
     stored: Tensor | Sequence[int],
     parts: Parts,
-    z: Tensor | None = None,
-    mask: Tensor | None = None,
+    others: Others = NO_OTHERS,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the data gradient [N, C, ...] and the filter gradient.
 
     If `stored` is just the filters' shape, the data gradient is None; if `x` is just the images' shape, the filter
-    gradient is None. The filter gradient may be in float32. For a masked data gradient, the kernel adds z, the gradient
-    of x's other readers, and masks the sum.
+    gradient is None. The filter gradient may be in float32.
     """
     dx: Tensor | None = None
     dw: Tensor | None = None
     wants_data, wants_filters = isinstance(stored, Tensor), isinstance(x, Tensor)
     if isinstance(stored, Tensor) and parts.data:
-        dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, z, mask), False
+        dx, wants_data = _run(CHANGING, parts.data, dy, stored, None, *others), False
     if isinstance(x, Tensor) and parts.filters:
         signals = x.dim() == len("ncw")  # which PyTorch stores channels-last as images of one row
         read = (dy, x) if parts.operation == "conv_transpose" else (x, dy)
@@ -207,11 +235,16 @@ def _operator(x: Tensor, _: Tensor, stored: Tensor, bias: Tensor | None, parts: 
     return output_of(x, stored, bias, _parts_of(parts))
 
 
-def _save(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str], output: Tensor) -> None:  # noqa: ARG001 - named by PyTorch
-    """Save the tensors that are needed for the wanted gradients."""
+def _save(
+    ctx: FunctionCtx,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor | None, str],
+    output: Tensor,  # noqa: ARG001 - named by PyTorch
+    *others: Tensor,
+) -> None:
+    """Save the tensors that are needed for the wanted gradients, and others."""
     x, weight, stored, bias, text = inputs
     wants_data, wants_filters, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None)
+    ctx.save_for_backward(x if wants_filters else None, stored if wants_data else None, *others)
     ctx.shapes, ctx.dtypes = (x.shape, weight.shape), (weight.dtype, None if bias is None else bias.dtype)
     ctx.parts = _parts_of(text)
 
@@ -221,7 +254,7 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         raise TrainingMode(f"{_NAMESPACE}: a tuned convolution has no second derivatives; do not use create_graph=True")
-    x, stored = ctx.saved_tensors
+    x, stored, *_ = ctx.saved_tensors
     x_shape, w_shape = ctx.shapes
     dx = dw = db = None
     if x is not None or stored is not None:
@@ -259,10 +292,27 @@ class _Forked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, dy: Tensor, z: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, dy, functools.partial(_by_operator, z=z, mask=ctx.saved_tensors[0]))
+        return _backward(ctx, dy, functools.partial(_by_operator, others=(z, ctx.saved_tensors[0], None)))
 
 
-forked = _Forked.apply
+class _AfterActivation(torch.autograd.Function):
+    """An activation and the operator. The data gradient's kernel multiplies by the activation's derivative."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, v: Tensor, weight: Tensor, stored: Tensor, bias: Tensor | None, parts: str) -> Tensor:
+        word = _parts_of(parts).after
+        x = applied(word, v)
+        output = TRAINED(x, weight, stored, bias, parts)
+        _save(ctx, (x, weight, stored, bias, parts), output, x if word == "relu" else v)
+        return output
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, dy: Tensor) -> tuple[Tensor | None, ...]:
+        others = (None, None, ctx.saved_tensors[-1])
+        return _backward(ctx, dy, functools.partial(_by_operator, others=others))
+
+
+forked, after_activation = _Forked.apply, _AfterActivation.apply
 
 
 def _by_operator(
@@ -270,13 +320,12 @@ def _by_operator(
     x: Tensor | torch.Size,
     stored: Tensor | torch.Size,
     parts: Parts,
-    z: Tensor | None = None,
-    mask: Tensor | None = None,
+    others: Others = NO_OTHERS,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Call `gradients_of` as one operator of a compiled graph. If there were two, Inductor would store dy for each."""
     images, filters = (each if isinstance(each, Tensor) else None for each in (x, stored))
     shapes = (each.shape if isinstance(each, Tensor) else each for each in (x, stored))
-    dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text, z, mask)
+    dx, dw = _GRADIENTS(dy, images, filters, *shapes, parts.text, *others)
     return None if filters is None else dx, None if images is None else dw
 
 
@@ -287,12 +336,11 @@ def _gradients(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     parts: str,
-    z: Tensor | None,
-    mask: Tensor | None,
+    *others: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Implement the operator for both gradients. A gradient that isn't wanted is an empty tensor."""
     images, filters = x_shape if x is None else x, w_shape if stored is None else stored
-    made = gradients_of(dy, images, filters, _parts_of(parts), z, mask)
+    made = gradients_of(dy, images, filters, _parts_of(parts), cast("Others", others))
     dx, dw = (dy.new_empty(0) if each is None else each for each in made)
     return dx, dw
 
@@ -314,8 +362,8 @@ TRAINED = _define(
 )
 _GRADIENTS = _define(
     "trained_gradients",
-    "(Tensor dy, Tensor? x, Tensor? stored, SymInt[] x_shape, SymInt[] w_shape, str parts, Tensor? z, Tensor? mask)"
-    " -> (Tensor, Tensor)",
+    "(Tensor dy, Tensor? x, Tensor? stored, SymInt[] x_shape, SymInt[] w_shape, str parts, "
+    "Tensor? z, Tensor? mask, Tensor? saved) -> (Tensor, Tensor)",
     _gradients,
 )
 _backward_of_operator = functools.partial(_backward, run=_by_operator)

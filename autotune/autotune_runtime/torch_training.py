@@ -13,22 +13,36 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from .convolution import FilterGradient, Geometry, Problem, data_gradient, filter_gradient
+from .convolution import FilterGradient, Geometry, Problem, activation_of, data_gradient, filter_gradient
 from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .torch_benchmark import BRIEF, THOROUGH, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call, Choice
+from .torch_convolution import differentiated
 from .torch_dynamo import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
-from .torch_gradients import CHANGING, Parts, TrainedLayer, forked, gradients_of, output_of, trained_convolution
+from .torch_gradients import (
+    CHANGING,
+    LINEAR,
+    NO_OTHERS,
+    Others,
+    Parts,
+    TrainedLayer,
+    after_activation,
+    forked,
+    gradients_of,
+    output_of,
+    trained_convolution,
+)
 from .torch_gradients import TRAINED as OPERATOR
 from .torch_race import agree
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
-from .torch_training_norms import mask_gradient, masks_others, rewrite_norms
+from .torch_training_norms import RELUS, mask_gradient, masks_others, rewrite_norms
 from .torch_training_pools import rewrite_pools
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
@@ -37,6 +51,12 @@ PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradien
 """The parts of a convolution in training: the names of the fields in `Parts` -> their names in reports."""
 MASKED = "add_masked"
 """A masked data gradient's epilogue."""
+_ACTIVATIONS: Mapping[object, str] = {
+    **dict.fromkeys(RELUS, "relu"),
+    functional.silu: "silu",
+    functional.gelu: "gelu",
+}
+"""Targets of nodes -> the activations whose derivatives kernels of data gradients may multiply by."""
 _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _TENSORS = ("input", "weight", "bias")
 _OF_CONVOLUTION = (*_TENSORS, "stride", "padding", "dilation", "groups")
@@ -63,15 +83,26 @@ class Site:
     masked: bool = False
     """whether the kernel of the data gradient may add the gradient of other readers of the input and mask the sum; the
     input is then the output of a ReLU"""
+    after: str = ""
+    """an activation, whose output is the input, and by whose derivative the kernel of the data gradient may multiply"""
+    linear: bool = False
+    """whether it is a linear layer, whose data gradient alone a kernel may compute, together with that derivative"""
+
+    def parts(self, **calls: str) -> Parts:
+        """Return the parts that these kernels compute."""
+        return Parts(LINEAR if self.linear else self.problem.operation, tuple(self.problem.arguments.items()), **calls)
 
     @property
     def problems(self) -> dict[str, tuple[Problem | FilterGradient, ...]]:
         """The problems that may compute each part, in order of preference."""
         of = self.problem.geometry
+        differentiated = (data_gradient(of, f"derivative_{self.after}"),) * bool(self.after)
+        if self.linear:
+            return {"data": differentiated}
         with_bias = (replace(self.problem, epilogue="bias"),) * self.has_bias
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
         masked = (data_gradient(of, MASKED),) * self.masked
-        found |= {"data": (*masked, data_gradient(of))} if "data" in self.wants else {}
+        found |= {"data": (*differentiated, *masked, data_gradient(of))} if "data" in self.wants else {}
         found |= {"filters": (filter_gradient(of),)} if "filters" in self.wants else {}
         return found
 
@@ -202,9 +233,23 @@ class _TrainedCall(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the output. For a masked layer, also return x for its other readers."""
+        """Compute the output. For a masked layer, also return x for its other readers.
+
+        If the layer computes the activation before it, x is the activation's input.
+        """
         layer = self.layer
-        return trained_convolution(x, weight, bias, layer, layer.by_pytorch, forked if layer.masked else OPERATOR)
+        run = forked if layer.parts.masked else after_activation if layer.parts.after else OPERATOR
+        return trained_convolution(x, weight, bias, layer, layer.by_pytorch, run)
+
+
+class _TrainedLinear(_TrainedCall):
+    """A linear layer of a graph, whose rows [N, H, W, C] or [N, T, C] are viewed as channels-last images."""
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute the output of the activation's input x."""
+        images = (x if x.dim() == len("nhwc") else x.unsqueeze(1)).movedim(-1, 1)
+        y = super().forward(images, weight[:, :, None, None], bias).movedim(1, -1)
+        return y if x.dim() == len("nhwc") else y.squeeze(1)
 
 
 def train_graph(
@@ -223,18 +268,28 @@ def train_graph(
             arguments = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
             site = _site(name, values, arguments, transposed=_ARGUMENTS[node.target] is _OF_TRANSPOSED)
             if site is not None:
-                found.append((node, replace(site, masked=_may_mask(site, node, values[0]))))
+                after = _activation_before(node) if _may_fuse(site, values[0]) else ""
+                masked = _may_fuse(site, values[0]) and masks_others(given["input"], node)
+                found.append((node, replace(site, masked=masked, after=after)))
+        elif node.op == "call_function" and node.target is functional.linear and (after := _activation_before(node)):
+            site = _linear_site(node)
+            if site is not None and _may_fuse(site, node.args[0].meta["example_value"]):
+                found.append((node, replace(site, after=after)))
     layers, report = _judged([site for _, site in found], libraries, started, margin)
     for (node, _), layer in zip(found, layers, strict=True):
         if layer is not None:
-            name, tensors = f"trained_{node.name}", tuple(map(_given(node).get, _TENSORS))
-            graph.add_submodule(name, _TrainedCall(layer))
+            name, (x, *others) = f"trained_{node.name}", map(_given(node).get, _TENSORS)
+            assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
+            graph.add_submodule(name, (_TrainedLinear if node.target is functional.linear else _TrainedCall)(layer))
+            tensors = (x.args[0] if layer.parts.after else x, *others)
             with graph.graph.inserting_before(node):
                 made = graph.graph.call_module(name, tensors)
-                if layer.masked:
+                if layer.parts.masked:
                     made = _forked(node, made)
             node.replace_all_uses_with(made)
             graph.graph.erase_node(node)
+            if layer.parts.after:
+                graph.graph.erase_node(x)
     graph.recompile()
     return report
 
@@ -249,17 +304,50 @@ def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
     return made
 
 
-def _may_mask(site: Site, node: fx.Node, x: Tensor) -> bool:
-    """Return whether a kernel may mask the sum of all gradients of a convolution's input."""
+def _may_fuse(site: Site, x: Tensor) -> bool:
+    """Return whether the kernel of a layer's data gradient may also compute what follows it in the backward pass."""
     if site.problem.geometry.transposed:
         return False
     as_computed = x.dtype == STORED.get(site.problem.dtype) and all(isinstance(size, int) for size in x.shape[1:])
-    return as_computed and len(site.wants) == len(PARTS) - 1 and masks_others(_given(node)["input"], node)
+    return as_computed and len(site.wants) == len(PARTS) - 1
+
+
+def _activation_before(node: fx.Node) -> str:
+    """Return the word of the activation between another layer and this one, which nothing else reads, or "".
+
+    Other operators, such as batch norms, read an activation's gradient anyway, so its derivative costs them nothing.
+    """
+    x = _given(node)["input"]
+    word = _ACTIVATIONS.get(x.target, "") if isinstance(x, fx.Node) else ""
+    if not word or len(x.users) > 1:
+        return ""
+    before = x.args[0]
+    if before.target not in (*_ARGUMENTS, functional.linear) or len(before.users) > 1:
+        return ""
+    return "gelu_tanh" if x.kwargs.get("approximate") == "tanh" else word
 
 
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
-    """Return the arguments of a convolution in a graph by name."""
-    return {**dict(zip(_ARGUMENTS[node.target], node.args, strict=False)), **node.kwargs}
+    """Return the arguments of a convolution or linear layer in a graph by name."""
+    return {**dict(zip(_ARGUMENTS.get(node.target, _TENSORS), node.args, strict=False)), **node.kwargs}
+
+
+def _linear_site(node: fx.Node) -> Site | None:
+    """Describe a linear layer, or return None if no kernel can compute its data gradient."""
+    given = _given(node)
+    x, weight, y = (each.meta["example_value"] for each in (given["input"], given["weight"], node))
+    if x.dim() not in (3, 4):
+        return None
+    n, *spatial, c = map(_number, x.shape)
+    height, width = spatial if len(spatial) > 1 else (1, *spatial)
+    k, dtype = weight.shape[0], DTYPES.get(y.dtype, str(y.dtype))
+    shapes = ((n, c, height, width), (k, c, 1, 1), (n, k, height, width))
+    geometry = Geometry(*shapes, (1, 1), (0, 0), (0, 0), (1, 1), 1, dtype=dtype, layout="nhwc")
+    if geometry.why_not:
+        return None
+    parts = tuple(part for part, each in (("data", x), ("filters", weight)) if each.requires_grad)
+    name = label(given["weight"]).removesuffix(".weight") or node.name
+    return Site(name, Problem(geometry), given.get("bias") is not None, parts, weight.dtype, weight.device, linear=True)
 
 
 def _site(
@@ -325,8 +413,7 @@ def _judged(
             for part, problems in site.problems.items():
                 row, calls[part] = judge.row(site, part, problems)
                 rows.append(replace(row, origin=built[row.kernel].origin if row.kernel in built else ""))
-            parts = Parts(site.problem.operation, tuple(site.problem.arguments.items()), **calls)
-            layers.append(TrainedLayer.of(site.problem, parts) if any(calls.values()) else None)
+            layers.append(TrainedLayer.of(site.problem, site.parts(**calls)) if any(calls.values()) else None)
     report = TrainingReport(tuple(rows))
     if races is not None:
         races.keep()
@@ -354,8 +441,8 @@ class _Tensors:
     stored: Tensor
     bias: Tensor | None
     dy: Tensor
-    masked: tuple[Tensor, ...]
-    """if the data gradient is masked: the masked gradient of the other readers of x, and the mask; otherwise empty"""
+    others: Others
+    """what the data gradient's epilogue reads; the gradient of the other readers of x is already masked"""
 
 
 class _Judge:
@@ -380,9 +467,9 @@ class _Judge:
             return Row(name, problem, kernel, None, None, swapped=False, why=why_not), ""
         path, arguments = str(self._libraries[problem.operation].path), tuple(problem.arguments.items())
         call = Call(path, arguments, torch_shapes=True, choice=Choice()).text
-        key = repr((part, problem, site.has_bias, site.weight_dtype))
+        key = repr((part, problem, site.has_bias, site.weight_dtype, site.linear))
         if key not in self._times:
-            draw = partial(_tensors, site, masked=problem.epilogue == MASKED)
+            draw = partial(_tensors, site, problem.epilogue if part == "data" else "none")
             self._times[key] = _race(site, part, call, draw, runtime, self._effort)
         row = Row(name, problem, kernel, None, None, swapped=False, why="")
         row = with_times(row, self._times[key], self._margin)
@@ -393,31 +480,32 @@ def _race(
     site: Site, part: str, call: str, draw: Callable[[], _Tensors], runtime: Runtime, effort: Effort
 ) -> Times | None:
     """Time the kernel and PyTorch's operator for a part, or return None if they disagree."""
-    first, plain = draw(), Parts(site.problem.operation, tuple(site.problem.arguments.items()))
+    first, plain = draw(), site.parts()
 
     def run(tensors: _Tensors, parts: Parts) -> Tensor:
         if part == "output":
             return output_of(tensors.x, tensors.stored, tensors.bias, parts)
         x = tensors.x if part == "filters" else tensors.x.shape
         stored = tensors.stored if part == "data" else tensors.stored.shape
-        dx, dw = gradients_of(tensors.dy, x, stored, parts, *(tensors.masked if parts.data else ()))
+        dx, dw = gradients_of(tensors.dy, x, stored, parts, tensors.others)
         made = dx if dw is None else dw.to(site.weight_dtype)
         assert made is not None  # noqa: S101 - one of them is wanted
-        if not tensors.masked or parts.data:
-            return made
-        z, mask = tensors.masked
-        return torch.addcmul(z, made, mask)  # has the reads and writes of the kernel that Inductor would generate
+        z, mask, saved = tensors.others
+        if z is not None and not parts.data:
+            return torch.addcmul(z, made, mask)  # has the reads and writes of the kernel that Inductor would generate
+        return made if saved is None or parts.data else differentiated(made, site.after, saved)
 
-    tuned: Callable[[_Tensors], Tensor] = partial(run, parts=Parts(plain.operation, plain.arguments, **{part: call}))
+    tuned: Callable[[_Tensors], Tensor] = partial(run, parts=site.parts(**{part: call}))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)
     if not agree(tuned(first), theirs(first)):
         return None
-    each_bytes = (1 + len(first.masked)) * first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
+    read = 1 + sum(each is not None for each in first.others)
+    each_bytes = read * first.x.nbytes + first.stored.nbytes + 2 * first.dy.nbytes
     contenders = {"tuned": tuned, f"PyTorch's {PARTS[part]}": theirs}
     return timed(contenders, first, draw, each_bytes, site.device, runtime, effort)
 
 
-def _tensors(site: Site, *, masked: bool) -> _Tensors:
+def _tensors(site: Site, epilogue: str) -> _Tensors:
     of, dtype = site.problem.geometry, STORED[site.problem.dtype]
 
     def noise(shape: tuple[int | None, ...]) -> Tensor:
@@ -425,6 +513,10 @@ def _tensors(site: Site, *, masked: bool) -> _Tensors:
         return torch.empty(shape, dtype=dtype, device=site.device, memory_format=memory_format).normal_()
 
     bias = torch.zeros(of.k, dtype=dtype, device=site.device) if site.has_bias else None
-    mask = noise(of.x).sign_().relu_() if masked else None
-    others = () if mask is None else (noise(of.x).mul_(mask), mask)
+    others = NO_OTHERS
+    if epilogue == MASKED:
+        mask = noise(of.x).sign_().relu_()
+        others = (noise(of.x).mul_(mask), mask, None)
+    elif activation_of(epilogue):
+        others = (None, None, noise(of.x))
     return _Tensors(noise(of.x), noise(of.w), bias, noise(of.y), others)

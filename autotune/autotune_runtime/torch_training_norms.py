@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-_RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_")
+RELUS = (functional.relu, functional.relu_, torch.relu, torch.relu_, "relu", "relu_")
 _ADDITIONS = (operator.add, torch.add, "add")
 _ADDITIONS_IN_PLACE = (operator.iadd, "add_")
 _TENSORS = ("input", "running_mean", "running_var", "weight", "bias")
@@ -34,7 +34,7 @@ def rewrite_norms(graph: fx.GraphModule) -> None:
         if (addition := _only_user(node)) is not None and (residual := _residual(addition, node)) is not None:
             replaced.append(addition)
         relu = _only_user(replaced[-1])
-        if relu is not None and relu.target in _RELUS:
+        if relu is not None and relu.target in RELUS:
             replaced.append(relu)
         else:
             replaced, residual = [node], None

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """Make the inputs in a layout, in the shapes that PyTorch's operator takes: x, w, bias, z, cache, scale, shift.
 
-    For a filter gradient, they are x, w and dy; for a masked data gradient, x, w, no bias, z and the mask.
+    For a filter gradient, they are x, w and dy; for a data gradient with an epilogue, x, w, no bias, z, the mask and
+    the activation's input.
     """
     import torch
 
@@ -37,8 +38,9 @@ def inputs(problem: Problem, layout: str, random: Callable[..., torch.Tensor]) -
         return x, w, laid_out(sizes["n"], sizes["k"], "opq")
     bias = random(sizes["k"]) if problem.has("bias") else None
     z = laid_out(sizes["n"], sizes["k"], "opq") if problem.has("z") else None
-    if problem.has("mask"):
-        return x, w, bias, z, laid_out(sizes["n"], sizes["k"], "opq")
+    if problem.has("mask") or problem.has("saved"):
+        read = laid_out(sizes["n"], sizes["k"], "opq")
+        return x, w, bias, z, *((read, None) if problem.has("mask") else (None, read))
     cache = None
     if problem.has("cache"):
         cache = random(sizes["n"], sizes["c"], sizes["cache_d"], sizes["h"], sizes["w"])
@@ -110,7 +112,7 @@ def _transposed(
     import torch
     from torch.nn import functional
 
-    from autotune.autotune_runtime.torch_convolution import activated
+    from autotune.autotune_runtime.torch_convolution import activated, differentiated
 
     padding, output_padding = ([sizes[f"{name}_{axis}"] for axis in axes] for name in ("padding", "output_padding"))
     convolution = functional.conv_transpose3d if len(axes) == 3 else functional.conv_transpose2d
@@ -122,11 +124,12 @@ def _transposed(
         bias: torch.Tensor | None,
         z: torch.Tensor | None,
         mask: torch.Tensor | None = None,
+        saved: torch.Tensor | None = None,
     ) -> torch.Tensor:
         y = convolution(x, w, bias, stride, padding, output_padding, groups, dilation)
         if z is not None:
             y += z
-        y = activated(y, activation)
+        y = activated(y, activation) if saved is None else differentiated(y, activation, saved)
         return y if mask is None else torch.where(mask > 0, y, 0)
 
     return separate

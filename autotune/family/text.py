@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, TemplateSyntaxError, Undefined, nodes
 
-from autotune.autotune_runtime.activations import BY_WORD, in_cpp
+from autotune.autotune_runtime.activations import ACTIVATIONS, in_cpp
 from autotune.errors import TemplateError, quoted
 from autotune.expressions.functions import FUNCTIONS
 from autotune.resources import shipped
@@ -119,7 +119,7 @@ class Includes:
         return tuple(files.items())
 
     def _text(self, file: str) -> str:
-        """Read a file. For the shared epilogue, this appends the activations that aren't hand-written."""
+        """Read a file. For the shared epilogue, this appends the functions that aren't hand-written."""
         if file not in self._texts:
             text = read_text(Path(file), TemplateError)
             self._texts[file] = text + (_missing_activations(text) if Path(file).name == EPILOGUE else "")
@@ -143,11 +143,13 @@ class Includes:
 
 
 def _missing_activations(text: str) -> str:
-    """Generate CUDA functions for the activations that a text doesn't define."""
+    """Generate CUDA functions for the activations and derivatives that a text doesn't define."""
+    functions = {each.word: each.expression for each in ACTIVATIONS}
+    functions |= {f"{each.word}_derivative": each.derivative for each in ACTIVATIONS}
     return "".join(
-        f"\n__device__ __forceinline__ float {word}(float v) {{ return {in_cpp(word, single=True)}; }}\n"
-        for word in BY_WORD
-        if f" float {word}(float " not in text
+        f"\n__device__ __forceinline__ float {name}(float v) {{ return {in_cpp(expression, single=True)}; }}\n"
+        for name, expression in functions.items()
+        if f" float {name}(float " not in text
     )
 
 

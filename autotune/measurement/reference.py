@@ -157,16 +157,21 @@ def reference_text(declared: Operation) -> str:
 
 
 def _with_activations(text: str, declared: Operation) -> str:
-    """Return the text of `_activated.cuh`, with the activations that an operation declares."""
-    words = [word for word in declared.enumerations.get("activation", ()) if word in BY_WORD]
-    cases = [f"case Activation::{w}: return {{{in_cpp(w, single=False)}, {BY_WORD[w].steepest}}};" for w in words]
-    exact = [f"case Activation::{word}: return 0.0;" for word in words if not BY_WORD[word].rounds]
-    for mark, lines in ((_EACH_ACTIVATION, cases), (_EACH_EXACT, exact)):
+    """Return a file's text with the activations that an operation declares."""
+    each = [BY_WORD[word] for word in declared.enumerations.get("activation", ()) if word in BY_WORD]
+    returned = {
+        _EACH_ACTIVATION: {a.word: f"{{{in_cpp(a.expression, single=False)}, {a.steepest}}}" for a in each},
+        _EACH_DERIVATIVE: {a.word: f"{{{in_cpp(a.derivative, single=False)}, {a.steepest}}}" for a in each},
+        _EACH_EXACT: {a.word: "0.0" for a in each if not a.rounds},
+    }
+    for mark, cases in returned.items():
+        lines = (f"case Activation::{word}: return {value};" for word, value in cases.items())
         text = text.replace(mark, "\n        ".join(lines))
     return text
 
 
 _EACH_ACTIVATION = "// autotune puts a case here for each activation of the table in autotune_runtime/activations.py."
+_EACH_DERIVATIVE = "// autotune puts a case here for each derivative of that table."
 _EACH_EXACT = "// autotune puts a case here for each activation that does not round."
 
 

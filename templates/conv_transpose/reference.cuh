@@ -14,6 +14,8 @@ struct Output {
 
 #include "_activated.cuh"
 
+#include "_derivatives.cuh"
+
 // The input position whose tap meets an output on an axis; -1 where none does.
 REFERENCE_FUNCTION int input_position(int output, int padding, int tap, int dilation, int stride, int extent) {
     const int at = output + padding - tap * dilation;
@@ -59,6 +61,6 @@ REFERENCE_FUNCTION Output reference_output(const Problem& problem, const Inputs&
     if (problem.terms == Terms::bias || problem.terms == Terms::bias_add) add(in.bias[k]);
     if (problem.residual) add(in.z[at]);
     if (problem.masked && !(in.mask[at] > 0.0)) return {0.0, 0.0, 0};
-    const Activated output = activated(problem.activation, sum);
+    const Activated output = problem.derivative ? differentiated(problem.activation, sum, in.saved[at]) : activated(problem.activation, sum);
     return {output.value, magnitude * output.steepest, products};
 }

@@ -61,7 +61,11 @@ def listed() -> list[Problem]:
     of_signals = [each for each in of_network(training.signals(), signals) if each.has("dw")]
     problems = [*small, *residual, *of_network(training.pair(), images), *of_signals]
     masked = next(each for each in residual if each.operation.name == "conv_transpose")
-    problems.append(make_problem(masked.operation, {**masked.values, "epilogue": "add_masked"}))
+    problems += [
+        make_problem(masked.operation, {**masked.values, "epilogue": "add_masked"}),
+        make_problem(masked.operation, {**masked.values, "epilogue": "derivative_silu"}),
+        make_problem(masked.operation, {**masked.values, "k": 16, "epilogue": "derivative_gelu"}),
+    ]
     problems += [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in small]
     return [*dict.fromkeys(problems)]
 
@@ -185,8 +189,14 @@ def test_it_compiles_without_graph_breaks(on_cpu: OnHostDriver) -> None:
 def test_the_gradients_of_all_readers_of_a_relu_are_added_and_masked(
     how: str, epilogue: str, on_cpu: OnHostDriver
 ) -> None:
-    epilogues, difference = on_cpu(training.masked, how)
+    epilogues, difference = on_cpu(training.by_epilogues, "residual", how)
     assert epilogues == [("branch,", epilogue)]
+    assert difference < TF32
+
+
+def test_gradients_are_multiplied_by_the_derivative_of_the_activation_before(on_cpu: OnHostDriver) -> None:
+    epilogues, difference = on_cpu(training.by_epilogues, "perceptron")
+    assert epilogues == [("second,", "derivative_silu"), ("narrow,", "derivative_gelu")]
     assert difference < TF32
 
 

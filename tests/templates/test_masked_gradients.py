@@ -1,9 +1,10 @@
-"""conv_transpose with outputs that are 0 under a mask, after a residual was added: data gradients through a ReLU."""
+"""Data gradients through activations: conv_transpose with a residual and a mask, or with a derivative."""
 
 from __future__ import annotations
 
 import pytest
 
+from autotune.autotune_runtime.activations import BY_WORD
 from autotune.evaluation.evaluator import DeviceEvaluator
 from autotune.family.space import BoundTemplate
 from autotune.problem import Problem, make_problem
@@ -36,13 +37,19 @@ def problem(sizes: dict[str, int | str], **changes: int | str) -> Problem:
     [
         (DIRECT, problem(PADDED, dtype="f32", layout="nchw", stride_h=2, stride_w=2), {}),
         (SM90, problem(POINTWISE), {"schedule": "pingpong", "tile_n": 72}),
-        (SM90, problem(POINTWISE, epilogue="add_masked_relu"), {"tile_m": 128, "tile_n": 96, "epilogue_subtiles": 3}),
+        (SM90, problem(POINTWISE, epilogue="derivative_gelu"), {"tile_m": 128, "tile_n": 96, "epilogue_subtiles": 3}),
         (SM90, problem(POINTWISE, dtype="f32"), {"schedule": "pingpong", "epilogue_subtiles": 2}),
         (SM90, problem(PADDED), {"tile_m": 128, "tile_n": 40, "window_rows": 4}),
-        *long_run((SM90, problem(PADDED, c=136), {"tile_m": 192, "tile_n": 96, "epilogue_subtiles": 2})),
+        (DIRECT, problem(PADDED, epilogue="derivative_gelu_tanh", dtype="f32"), {}),
+        *long_run(
+            (SM90, problem(PADDED, c=136), {"tile_m": 192, "tile_n": 96, "epilogue_subtiles": 2}),
+            (SM90, problem(POINTWISE, epilogue="derivative_silu", dtype="f32"), {"schedule": "pingpong"}),
+            (SM90, problem(PADDED, epilogue="derivative_relu"), {"tile_m": 128, "tile_n": 40, "window_rows": 4}),
+            *((DIRECT, problem(PADDED, epilogue=f"derivative_{word}", dtype="f32"), {}) for word in BY_WORD),
+        ),
     ],
 )
-def test_masked_outputs_are_zero(
+def test_gradients_through_activations_are_right(
     name: str, masked: Problem, values: dict[str, int | str], checked: DeviceEvaluator
 ) -> None:
     default = default_of(name, masked)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autotune.autotune_runtime.activations import ACTIVATIONS, Activation
+from autotune.autotune_runtime.activations import ACTIVATIONS, SCALAR, Activation
 from autotune.autotune_runtime.convolution import activation_of, epilogue_name
 from autotune.autotune_runtime.network_interfaces import BY_NAME
-from autotune.autotune_runtime.torch_convolution import activated
+from autotune.autotune_runtime.torch_convolution import activated, differentiated
 from autotune.autotune_runtime.torch_layers import read_network
 
 CALLS: tuple[tuple[Callable[[Tensor], Tensor], str], ...] = (
@@ -71,6 +71,12 @@ def test_a_word_is_that_of_an_epilogue(activation: Activation) -> None:
     module = getattr(nn, activation.name)(**activation.options)
     torch.testing.assert_close(activated(y.clone(), activation.word), module(y))
     torch.testing.assert_close(torch.tensor([activation(v) for v in y.tolist()], dtype=torch.float64), module(y))
+    assert f"derivative_{activation.word}" in BY_NAME["conv_transpose"].words["epilogue"]
+    y.requires_grad_()
+    (expected,) = torch.autograd.grad(module(y), y, torch.full_like(y, 2))
+    torch.testing.assert_close(differentiated(torch.full_like(y, 2), activation.word, y.detach()), expected)
+    slopes = [2 * eval(activation.derivative, dict(SCALAR), {"v": v}) for v in y.tolist()]
+    torch.testing.assert_close(torch.tensor(slopes, dtype=torch.float64), expected)
     for residual in (False, True):
         name = epilogue_name(residual=residual, activation=activation.word)
         for operation in ("conv2d", "conv", "conv_transpose"):
