@@ -85,9 +85,10 @@ def test_a_filter_whose_sums_fit_no_thread_is_divided() -> None:
     ("name", "label", "values"),
     [
         ("depthwise_nhwc", "depthwise", {}),
-        ("depthwise_toeplitz_sm90", "depthwise", {}),
+        ("depthwise_strips", "depthwise", {}),
         ("depthwise_phases", "depthwise up", {}),
         *long_run(
+            ("depthwise_toeplitz_sm90", "depthwise", {}),
             ("depthwise_phases", "depthwise", {"thread_h": 4, "thread_w": 1}),
             ("depthwise_phases", "depthwise up", {"channels": 1, "thread_h": 1}),
         ),
@@ -116,7 +117,7 @@ def test_a_mistake_in_phases_is_found(change: tuple[str, str], host: DeviceEvalu
     assert refuses_changed(PHASES, problem, default.params, change, host)
 
 
-@pytest.mark.parametrize("name", ["depthwise_nhwc", "depthwise_toeplitz_sm90"])
+@pytest.mark.parametrize("name", ["depthwise_nhwc", "depthwise_strips", "depthwise_toeplitz_sm90"])
 def test_a_stride_is_left_to_phases(name: str) -> None:
     bound = BoundTemplate(family(f"conv_transpose_{name}"), TRANSPOSED_PROBLEMS["depthwise up"], H200)
     assert not bound.supported

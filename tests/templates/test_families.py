@@ -37,7 +37,7 @@ OF_OTHERS = {
     *("conv_transpose_phases", "conv_transpose_phases_sm90", "conv_filter_gradient_mma", "conv_filter_gradient_sm90"),
     *("conv_transpose_depthwise_nhwc", "conv_transpose_depthwise_phases", "conv_transpose_depthwise_toeplitz_sm90"),
     *("conv_filter_gradient_depthwise", "conv_filter_gradient_few_channels_sm90", "conv_transpose_grouped_sm90"),
-    *("conv_statistics_implicit_gemm_sm90", "conv_transpose_split_k_sm90"),
+    *("conv_statistics_implicit_gemm_sm90", "conv_transpose_split_k_sm90", "conv_transpose_depthwise_strips"),
 }
 """Families that test_conv.py, test_filter_gradient.py, test_depthwise_gradients.py and test_statistics.py verify."""
 VERIFIED = OF_OTHERS | {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
