@@ -24,7 +24,7 @@ from .torch_dynamo import Lifted, lifted
 from .torch_layers import Inference, LayerGraph
 from .torch_runtime import TrainingMode
 from .torch_swap import MARGIN, Report, swap
-from .torch_training import train_graph
+from .torch_training_graph import train_graph
 from .torch_untuned import DB, begun_build, libraries_if_any, started_build, swap_untuned
 from .untuned_build import BuildFailed, UntunedBuild
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +11,7 @@ from functools import partial
 from typing import cast
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn import functional
+from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .convolution import FilterGradient, Geometry, Problem, activation_of, data_gradient, filter_gradient
@@ -23,7 +21,6 @@ from .layer_names import plain_name, unused_name
 from .torch_benchmark import BRIEF, THOROUGH, Effort, Times, timed
 from .torch_call import DTYPES, LAST, STORED, Call, Choice
 from .torch_convolution import differentiated
-from .torch_dynamo import label
 from .torch_example import example_arguments, is_channels_last, undisturbed
 from .torch_gradients import (
     CHANGING,
@@ -32,18 +29,13 @@ from .torch_gradients import (
     Others,
     Parts,
     TrainedLayer,
-    after_activation,
-    forked,
     gradients_of,
     output_of,
     trained_convolution,
 )
-from .torch_gradients import TRAINED as OPERATOR
 from .torch_race import agree
 from .torch_runtime import Runtime
 from .torch_swap import Report, Row, cudnn_benchmark, libraries_of, serves, tf32_is_allowed, with_times
-from .torch_training_norms import RELUS, mask_gradient, masks_others, rewrite_norms
-from .torch_training_pools import rewrite_pools
 from .torch_untuned import RACES, Races, begin
 from .untuned_build import BuiltKernel, UntunedBuild
 
@@ -51,21 +43,7 @@ PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradien
 """The parts of a convolution in training: the names of the fields in `Parts` -> their names in reports."""
 MASKED = "add_masked"
 """A masked data gradient's epilogue."""
-_ACTIVATIONS: Mapping[object, str] = {
-    **dict.fromkeys(RELUS, "relu"),
-    functional.silu: "silu",
-    functional.gelu: "gelu",
-}
-"""Targets of nodes -> the activations whose derivatives kernels of data gradients may multiply by."""
-_DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_TENSORS = ("input", "weight", "bias")
-_OF_CONVOLUTION = (*_TENSORS, "stride", "padding", "dilation", "groups")
-_OF_TRANSPOSED = (*_TENSORS, "stride", "padding", "output_padding", "groups", "dilation")
-_ARGUMENTS: Mapping[object, tuple[str, ...]] = {
-    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _OF_CONVOLUTION),
-    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _OF_TRANSPOSED),
-}
-"""PyTorch's operators, with the names of their arguments."""
+DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +118,8 @@ def read_training(module: nn.Module, example: object) -> Training:
     def called(conv: nn.Module, inputs: tuple[Tensor, ...], named: Mapping[str, object], y: Tensor) -> None:
         if conv in found or not isinstance(conv, _ConvNd) or conv.padding_mode != "zeros" or len(inputs) != 1 or named:
             return
-        arguments = {name: getattr(conv, name) for name in _DEFAULTS}
-        site = _site(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments, transposed=conv.transposed)
+        arguments = {name: getattr(conv, name) for name in DEFAULTS}
+        site = site_of(names[conv], (inputs[0], conv.weight, conv.bias, y), arguments, transposed=conv.transposed)
         if site is not None:
             found[conv] = site
 
@@ -162,7 +140,7 @@ def train(
 
     Without libraries, the network runs the build's libraries, and this function waits for the build.
     """
-    layers, report = _judged([*training.sites.values()], libraries, started, margin)
+    layers, report = judged([*training.sites.values()], libraries, started, margin)
     for conv, layer in zip(training.sites, layers, strict=True):
         if layer is not None:
             conv.__class__ = TRAINED[type(conv)]
@@ -225,132 +203,7 @@ TRAINED: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-class _TrainedCall(nn.Module):
-    """A convolution of a graph, which takes the filters as an argument."""
-
-    def __init__(self, layer: TrainedLayer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the output. For a masked layer, also return x for its other readers.
-
-        If the layer computes the activation before it, x is the activation's input.
-        """
-        layer = self.layer
-        run = forked if layer.parts.masked else after_activation if layer.parts.after else OPERATOR
-        return trained_convolution(x, weight, bias, layer, layer.by_pytorch, run)
-
-
-class _TrainedLinear(_TrainedCall):
-    """A linear layer of a graph, whose rows [N, H, W, C] or [N, T, C] are viewed as channels-last images."""
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute the output of the activation's input x."""
-        images = (x if x.dim() == len("nhwc") else x.unsqueeze(1)).movedim(-1, 1)
-        y = super().forward(images, weight[:, :, None, None], bias).movedim(1, -1)
-        return y if x.dim() == len("nhwc") else y.squeeze(1)
-
-
-def train_graph(
-    graph: fx.GraphModule, libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
-) -> TrainingReport:
-    """Make kernels compute the convolutions of a graph captured by Dynamo, which is changed."""
-    rewrite_norms(graph)
-    rewrite_pools(graph)
-    found: list[tuple[fx.Node, Site]] = []
-    for node in graph.graph.nodes:
-        if node.op == "call_function" and node.target in _ARGUMENTS:
-            given = _given(node)
-            tensors = tuple(map(given.get, _TENSORS))
-            values = [each.meta["example_value"] if isinstance(each, fx.Node) else None for each in (*tensors, node)]
-            name = label(tensors[1]).removesuffix(".weight") or node.name
-            arguments = {name: given.get(name, default) for name, default in _DEFAULTS.items()}
-            site = _site(name, values, arguments, transposed=_ARGUMENTS[node.target] is _OF_TRANSPOSED)
-            if site is not None:
-                after = _activation_before(node) if _may_fuse(site, values[0]) else ""
-                masked = _may_fuse(site, values[0]) and masks_others(given["input"], node)
-                found.append((node, replace(site, masked=masked, after=after)))
-        elif node.op == "call_function" and node.target is functional.linear and (after := _activation_before(node)):
-            site = _linear_site(node)
-            if site is not None and _may_fuse(site, node.args[0].meta["example_value"]):
-                found.append((node, replace(site, after=after)))
-    layers, report = _judged([site for _, site in found], libraries, started, margin)
-    for (node, _), layer in zip(found, layers, strict=True):
-        if layer is not None:
-            name, (x, *others) = f"trained_{node.name}", map(_given(node).get, _TENSORS)
-            assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
-            graph.add_submodule(name, (_TrainedLinear if node.target is functional.linear else _TrainedCall)(layer))
-            tensors = (x.args[0] if layer.parts.after else x, *others)
-            with graph.graph.inserting_before(node):
-                made = graph.graph.call_module(name, tensors)
-                if layer.parts.masked:
-                    made = _forked(node, made)
-            node.replace_all_uses_with(made)
-            graph.graph.erase_node(node)
-            if layer.parts.after:
-                graph.graph.erase_node(x)
-    graph.recompile()
-    return report
-
-
-def _forked(node: fx.Node, fork: fx.Node) -> fx.Node:
-    """Return the output of a fork that replaces a convolution. Other readers of its input now read the fork's copy."""
-    x = _given(node)["input"]
-    assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
-    made, others = (node.graph.call_function(operator.getitem, (fork, at)) for at in (0, 1))
-    x.replace_all_uses_with(others, lambda user: user not in (fork, node))
-    mask_gradient(x)
-    return made
-
-
-def _may_fuse(site: Site, x: Tensor) -> bool:
-    """Return whether the kernel of a layer's data gradient may also compute what follows it in the backward pass."""
-    if site.problem.geometry.transposed:
-        return False
-    as_computed = x.dtype == STORED.get(site.problem.dtype) and all(isinstance(size, int) for size in x.shape[1:])
-    return as_computed and len(site.wants) == len(PARTS) - 1
-
-
-def _activation_before(node: fx.Node) -> str:
-    """Return the word of the activation between another layer and this one, which nothing else reads, or "".
-
-    Other operators, such as batch norms, read an activation's gradient anyway, so its derivative costs them nothing.
-    """
-    x = _given(node)["input"]
-    word = _ACTIVATIONS.get(x.target, "") if isinstance(x, fx.Node) else ""
-    if not word or len(x.users) > 1:
-        return ""
-    before = x.args[0]
-    if before.target not in (*_ARGUMENTS, functional.linear) or len(before.users) > 1:
-        return ""
-    return "gelu_tanh" if x.kwargs.get("approximate") == "tanh" else word
-
-
-def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
-    """Return the arguments of a convolution or linear layer in a graph by name."""
-    return {**dict(zip(_ARGUMENTS.get(node.target, _TENSORS), node.args, strict=False)), **node.kwargs}
-
-
-def _linear_site(node: fx.Node) -> Site | None:
-    """Describe a linear layer, or return None if no kernel can compute its data gradient."""
-    given = _given(node)
-    x, weight, y = (each.meta["example_value"] for each in (given["input"], given["weight"], node))
-    if x.dim() not in (3, 4):
-        return None
-    n, *spatial, c = map(_number, x.shape)
-    height, width = spatial if len(spatial) > 1 else (1, *spatial)
-    k, dtype = weight.shape[0], DTYPES.get(y.dtype, str(y.dtype))
-    shapes = ((n, c, height, width), (k, c, 1, 1), (n, k, height, width))
-    geometry = Geometry(*shapes, (1, 1), (0, 0), (0, 0), (1, 1), 1, dtype=dtype, layout="nhwc")
-    if geometry.why_not:
-        return None
-    parts = tuple(part for part, each in (("data", x), ("filters", weight)) if each.requires_grad)
-    name = label(given["weight"]).removesuffix(".weight") or node.name
-    return Site(name, Problem(geometry), given.get("bias") is not None, parts, weight.dtype, weight.device, linear=True)
-
-
-def _site(
+def site_of(
     name: str, tensors: Sequence[Tensor | None], arguments: Mapping[str, object], *, transposed: bool
 ) -> Site | None:
     """Describe the convolution that computes y from x, weight and bias, or return None if no kernel can compute it.
@@ -370,7 +223,7 @@ def _site(
         padding = [end // 2 for end in ends]
     before = _of_axes(padding, axes)
     layout = "nhwc" if is_channels_last(x) or is_channels_last(weight) else "nchw"
-    of_x, of_w, of_y = (tuple(map(_number, each.shape)) for each in (x, weight, y))
+    of_x, of_w, of_y = (tuple(map(number, each.shape)) for each in (x, weight, y))
     groups = arguments["groups"]
     assert isinstance(groups, int)  # noqa: S101 - as PyTorch declares
     dtype = DTYPES.get(y.dtype, str(y.dtype))  # autocast's dtype if autocast is enabled
@@ -388,12 +241,12 @@ def _of_axes(given: object, axes: int) -> tuple[int, ...]:
     return numbers if len(numbers) == axes else numbers * axes
 
 
-def _number(size: int | torch.SymInt) -> int:
+def number(size: int | torch.SymInt) -> int:
     """Return a size as a number, replacing a symbolic size by its current value."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
 
 
-def _judged(
+def judged(
     sites: Sequence[Site], libraries: Mapping[str, Library] | None, started: UntunedBuild | None, margin: float
 ) -> tuple[list[TrainedLayer | None], TrainingReport]:
     """Decide about all sites. Returns a report, and for each site a layer, or None if PyTorch computes all of its
