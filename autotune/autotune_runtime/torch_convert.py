@@ -45,7 +45,8 @@ def convert(
     database `db` or else from the bundled results, and kernels that the cost model predicts to be fastest. Another
     process compiles them on all cores and stores them in the user's cache folder. Until they are ready, the copy, an
     UntunedNetwork, runs the original network; with `wait`, this function waits for the kernels. A kernel must also
-    agree with PyTorch's operator on the example.
+    agree with PyTorch's operator on the example. Sizes of images that occur repeatedly later get kernels in the same
+    way.
 
     With `training`, you can train the copy. Kernels compute a convolution's output and its two gradients, each only
     where it is faster; PyTorch computes everything else. The copy has the same modules as the network and its own
