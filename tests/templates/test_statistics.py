@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.evaluation.evaluator import DeviceEvaluator
+from tests.long_run import long_run
 from tests.problems import PROBLEMS, STATISTICS_PROBLEMS
 
 from .shipped_families import default_of, refuses_changed, verify
@@ -20,7 +21,7 @@ PIXELS: dict[str, int | str] = {**BASE, "window_rows": 0, "tile_n": 128, "schedu
 
 
 @pytest.mark.cxx
-@pytest.mark.parametrize(("label", "values"), [("same", STRIPS), ("rows", ROWS), ("pointwise", PIXELS)])
+@pytest.mark.parametrize(("label", "values"), [("rows", ROWS), *long_run(("same", STRIPS), ("pointwise", PIXELS))])
 def test_statistics_of_outputs(label: str, values: dict[str, int | str], checked: DeviceEvaluator) -> None:
     verify(NAME, STATISTICS_PROBLEMS[label], values, checked)
 
@@ -30,8 +31,10 @@ def test_statistics_of_outputs(label: str, values: dict[str, int | str], checked
     ("label", "values", "change"),
     [
         ("same", STRIPS, ("row + pixel / 8 < P", "true")),
-        ("rows", ROWS, ("pixel % PITCH < Q", "true")),
-        ("pointwise", PIXELS, ("slice < STATISTICS_SLICES;", "slice < STATISTICS_SLICES - 1;")),
+        *long_run(
+            ("rows", ROWS, ("pixel % PITCH < Q", "true")),
+            ("pointwise", PIXELS, ("slice < STATISTICS_SLICES;", "slice < STATISTICS_SLICES - 1;")),
+        ),
         (
             "pointwise",
             PIXELS,
