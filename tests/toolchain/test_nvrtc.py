@@ -23,7 +23,7 @@ extern "C" __global__ void add(__half* y) {
 """
 
 
-@pytest.mark.parametrize("family", ["max_pool2d_rows", "norm_groups", "mma_shift"])
+@pytest.mark.parametrize("family", ["max_pool2d_rows", "norm_groups", "softmax_rows"])
 def test_functions_and_annotations_that_only_nvcc_has_are_provided(family: str) -> None:
     program = default_source(family, golden_problem(family)).program
     binary = compile_by_nvrtc(program, 90, find_nvrtc())
