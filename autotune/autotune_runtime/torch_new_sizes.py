@@ -98,7 +98,8 @@ class NewSizes:
             warnings.warn(f"{error}; PyTorch runs images of a new size", RuntimeWarning, stacklevel=2)
             return
         self._folders.append(build.folder)
-        print(f"autotune: compiled {len(kernels)} kernels for images of a new size", file=sys.stderr)
+        count = "1 kernel" if len(kernels) == 1 else f"{len(kernels)} kernels"
+        print(f"autotune: compiled {count} for images of a new size", file=sys.stderr)
 
 
 NEW_SIZES: dict[Path, NewSizes] = {}
