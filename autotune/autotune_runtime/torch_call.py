@@ -7,6 +7,8 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,10 +18,15 @@ from .arrays import TORCH_DTYPES
 from .interface import SCALAR, DeclaredProblem, Interface, InterfaceArray, Library, LibraryError
 from .prepared import GIVEN, problem_of
 
+if TYPE_CHECKING:
+    from .torch_new_sizes import NewSizes  # not in the exports of all operations
+
 DTYPES: Mapping[torch.dtype, str] = {getattr(torch, name): word for name, word in TORCH_DTYPES.items()}
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 """PyTorch's channels-last memory formats, by number of dimensions."""
 STORED = {word: dtype for dtype, word in DTYPES.items()}
+NEW_SIZES: dict[Path, NewSizes] = {}
+"""The new sizes of networks that were converted without a library, by the folder of their libraries."""
 _MOST_AXES = 5
 """number of axes of the images of conv and conv_transpose; PyTorch's tensors may lack the first spatial axes"""
 

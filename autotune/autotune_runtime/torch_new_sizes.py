@@ -102,9 +102,5 @@ class NewSizes:
         print(f"autotune: compiled {count} for images of a new size", file=sys.stderr)
 
 
-NEW_SIZES: dict[Path, NewSizes] = {}
-"""The new sizes of networks that were converted without a library, by the folder of their libraries."""
-
-
 def _has_kernel(call: Call, problem: DeclaredProblem) -> bool:
     return bool(usable_kernel(load(call.path), problem, tf32=True)[0])

@@ -37,8 +37,7 @@ from .interface import (
     Number,
 )
 from .prepared import GIVEN, WEIGHTS
-from .torch_call import Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
-from .torch_new_sizes import NEW_SIZES
+from .torch_call import NEW_SIZES, Call, Choice, call_of, given_arrays, scalars_of, schema, text_of, usable_kernel
 from .torch_race import wins_race
 from .torch_runtime import Cuda, Runtime, TrainingMode
 

@@ -19,10 +19,11 @@ from .fusion import LayerProblem
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .torch_benchmark import BRIEF, Times, Work, choose_algorithms
+from .torch_call import NEW_SIZES
 from .torch_convolution import CONVOLUTION, Convolution
 from .torch_example import run
 from .torch_layers import Inference
-from .torch_new_sizes import NEW_SIZES, NewProblem, NewSizes
+from .torch_new_sizes import NewProblem, NewSizes
 from .torch_runtime import TrainingMode
 from .torch_swap import Report, Row, Tuned, cudnn_benchmark, libraries_of, swap, tf32_is_allowed
 from .untuned_build import BuildFailed, BuildProblem, UntunedBuild, can_build
