@@ -87,7 +87,7 @@ class Perceptron(nn.Module):
         self.wide, self.narrow, self.fc = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.second(functional.silu(self.first(x))).permute(0, 2, 3, 1)
+        y = self.second(functional.silu(input=self.first(x))).permute(0, 2, 3, 1)
         return self.fc(self.narrow(functional.gelu(self.wide(y))).mean((1, 2)))
 
 

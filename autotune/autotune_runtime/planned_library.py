@@ -74,8 +74,8 @@ class PlannedKernel:
     """A kernel in a planned library."""
 
     about: Kernel
-    image: Path
-    """file with the compiled program"""
+    image: bytes
+    """the compiled program"""
     entries: tuple[str, ...]
     constants: tuple[tuple[str, str], ...]
     """names of `__constant__` arrays, each with the array that it is filled from"""
@@ -113,14 +113,14 @@ class PlannedLibrary(Library):
                 **{
                     **each,
                     "about": Kernel(**{**each["about"], "problem": interface.problem(each["about"]["problem"])}),
-                    "image": self.path.parent / each["image"],
+                    "image": (self.path.parent / each["image"]).read_bytes(),
                     "plan": plan_of(each["plan"]),
                 }
             )
             for each in read["kernels"]
         )
         self.version = read["version"]
-        self._modules: dict[tuple[int, Path], Module] = {}
+        self._modules: dict[tuple[int, bytes], Module] = {}
         self._loading = Lock()
 
     def kernels(self) -> tuple[Kernel, ...]:
@@ -161,7 +161,7 @@ class PlannedLibrary(Library):
             which = driver.current_context(), kernel.image
             module = self._modules.get(which)
             if module is None:
-                module = self._modules[which] = Module(kernel.image.read_bytes())
+                module = self._modules[which] = Module(kernel.image)
             prepare = enqueuer(module, kernel.entries, launches.preparation, arrays, sizes, {})
             forward = enqueuer(module, kernel.entries, launches, arrays, sizes, {})
         return enqueue if launches.prepare else forward
@@ -226,7 +226,7 @@ class PlannedHandle:
         self.kernel_name = kernel.about.name
         self._library, self._kernel, self._problem = library, kernel, problem
         self._device, self._context = current_device(), driver.current_context()
-        self._module = Module(kernel.image.read_bytes())
+        self._module = Module(kernel.image)
         weights = {each.name: each.size_bytes for each in library.array_shapes(problem) if each.role == WEIGHTS}
         given = {name: arrays[name] for name in weights}
         self._held = {name: Memory(size_bytes) for name, size_bytes in weights.items() if launches.takes(name)}

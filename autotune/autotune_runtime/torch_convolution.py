@@ -380,6 +380,8 @@ class TunedShuffle(TunedConvolution):
         self.biases = biases
         self._last: tuple[object, Tensor] | None = None
         """the last image of biases, and what it depends on"""
+        self._captured: dict[object, Tensor] = {}
+        """images of biases that CUDA graphs read"""
 
     def forward(self, input: Tensor, *_: Tensor | None) -> Tensor:  # noqa: A002
         """Compute y [N, K, factor H, factor W] from x [N, C, H, W]."""
@@ -391,10 +393,18 @@ class TunedShuffle(TunedConvolution):
             return None
         if torch.compiler.is_dynamo_compiling():
             return self._image_of_biases(x)
-        depends = (x.shape, x.dtype, x.device, self.biases._version)
-        if self._last is None or self._last[0] != depends:
-            self._last = (depends, self._image_of_biases(x))
-        return self._last[1]
+        depends, last = (x.shape, x.dtype, x.device, self.biases._version), self._last
+        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        if last is None or last[0] != depends:
+            image = self._image_of_biases(x)
+            if capturing:
+                return image  # the graph makes it again in each replay
+            if x.is_cuda:
+                torch.cuda.current_stream(x.device).synchronize()  # for other streams
+            last = self._last = (depends, image)
+        if capturing:
+            self._captured[depends] = last[1]
+        return last[1]
 
     def _image_of_biases(self, x: Tensor) -> Tensor:
         assert self.biases is not None  # noqa: S101 - the caller has tested it

@@ -30,6 +30,7 @@ class NewProblem:
 class _Size:
     """A size of images: the problems without kernels of a pass through the network."""
 
+    first_pass: int
     problems: dict[Hashable, NewProblem] = field(default_factory=dict)
     build: UntunedBuild | None = None
     is_final: bool = False
@@ -43,11 +44,12 @@ class NewSizes:
         """`begin` begins to build libraries for problems."""
         self._begin = begin
         self._lock = threading.Lock()
-        self._first_layer = 0
-        """id of the first weight of the layer that runs first in each pass"""
+        self._pass = 0
+        self._layers: set[int] = set()
+        """ids of the first weights of the layers that have run in this pass"""
         self._sizes: dict[Hashable, _Size] = {}
         """sizes by problem"""
-        self._now = _Size()
+        self._now = _Size(self._pass)
         self._builds: list[UntunedBuild] = []
         self._folders: list[Path] = []
 
@@ -73,21 +75,37 @@ class NewSizes:
         return call if size.is_final else None
 
     def _size_of(self, key: Hashable, problem: DeclaredProblem, layer: int) -> _Size:
-        """Return the size that a problem belongs to. If the size begins its second pass, begin to build its kernels."""
-        self._first_layer = self._first_layer or layer
+        """Return the size that a problem belongs to. If the problem occurs in a second pass, begin to build its size's
+        kernels. A pass ends when one of its layers runs again.
+        """
         is_full = len(self._builds) == MOST
-        if layer and layer == self._first_layer:
-            is_new = key not in self._sizes
-            self._now = _Size(is_final=is_full) if is_new else self._sizes[key]
-            if not is_new and self._now.build is None and all(build.done() for build in self._builds):
-                self._now.is_final = is_full
-                if not is_full:
-                    self._now.build = self._begin(tuple(self._now.problems.values()))
-                    self._builds.append(self._now.build)
-        size = self._sizes.setdefault(key, self._now)
+        if layer in self._layers:
+            self._pass += 1
+            self._layers.clear()
+            self._now = _Size(self._pass, is_final=is_full)
+        if layer:
+            self._layers.add(layer)
+        size = self._sizes.get(key)
+        if size is None:
+            if self._now.build is not None:
+                self._now = _Size(self._pass, is_final=is_full)
+            size = self._now if is_full else self._sizes.setdefault(key, self._now)
+        elif size.build is None and size.first_pass < self._pass and all(build.done() for build in self._builds):
+            size.is_final = is_full
+            if not is_full:
+                self._begin_build(size)
         if size.build is None:
             size.problems[key] = NewProblem(problem.interface.name, problem.values)
         return size
+
+    def _begin_build(self, size: _Size) -> None:
+        try:
+            size.build = self._begin(tuple(size.problems.values()))
+        except OSError as error:
+            size.is_final = True
+            warnings.warn(f"{error}; PyTorch runs images of a new size", RuntimeWarning, stacklevel=2)
+        else:
+            self._builds.append(size.build)
 
     def _finish(self, size: _Size, build: UntunedBuild) -> None:
         """Use a build's libraries from now on, or issue a warning if the build failed."""

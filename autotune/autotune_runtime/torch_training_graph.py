@@ -85,7 +85,7 @@ def train_graph(
                 found.append((node, replace(site, masked=masked, after=after)))
         elif node.op == "call_function" and node.target is functional.linear and (after := _activation_before(node)):
             site = _linear_site(node)
-            if site is not None and _may_fuse(site, node.args[0].meta["example_value"]):
+            if site is not None and _may_fuse(site, _first(node).meta["example_value"]):
                 found.append((node, replace(site, after=after)))
     layers, report = judged([site for _, site in found], libraries, started, margin)
     for (node, _), layer in zip(found, layers, strict=True):
@@ -93,7 +93,7 @@ def train_graph(
             name, (x, *others) = f"trained_{node.name}", map(_given(node).get, _TENSORS)
             assert isinstance(x, fx.Node)  # noqa: S101 - as PyTorch declares
             graph.add_submodule(name, (_TrainedLinear if node.target is functional.linear else _TrainedCall)(layer))
-            tensors = (x.args[0] if layer.parts.after else x, *others)
+            tensors = (_first(x) if layer.parts.after else x, *others)
             with graph.graph.inserting_before(node):
                 made = graph.graph.call_module(name, tensors)
                 if layer.parts.masked:
@@ -133,7 +133,7 @@ def _activation_before(node: fx.Node) -> str:
     word = _ACTIVATIONS.get(x.target, "") if isinstance(x, fx.Node) else ""
     if not word or len(x.users) > 1:
         return ""
-    before = x.args[0]
+    before = _first(x)
     if before.target not in (*_ARGUMENTS, functional.linear) or len(before.users) > 1:
         return ""
     return "gelu_tanh" if x.kwargs.get("approximate") == "tanh" else word
@@ -142,6 +142,13 @@ def _activation_before(node: fx.Node) -> str:
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
     """Return the arguments of a convolution or linear layer in a graph by name."""
     return {**dict(zip(_ARGUMENTS.get(node.target, _TENSORS), node.args, strict=False)), **node.kwargs}
+
+
+def _first(node: fx.Node) -> fx.Node:
+    """Return the tensor that an activation or a linear layer reads."""
+    tensor = node.args[0] if node.args else node.kwargs["input"]
+    assert isinstance(tensor, fx.Node)  # noqa: S101 - as PyTorch declares
+    return tensor
 
 
 def _linear_site(node: fx.Node) -> Site | None:
