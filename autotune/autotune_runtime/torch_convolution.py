@@ -393,7 +393,8 @@ class TunedShuffle(TunedConvolution):
             return None
         if torch.compiler.is_dynamo_compiling():
             return self._image_of_biases(x)
-        depends, last = (x.shape, x.dtype, x.device, self.biases._version), self._last
+        version = 0 if self.biases.is_inference() else self.biases._version
+        depends, last = (x.shape, x.dtype, x.device, version), self._last
         capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
         if last is None or last[0] != depends:
             image = self._image_of_biases(x)

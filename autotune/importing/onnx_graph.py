@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.autotune_runtime.aten import Calls
 from autotune.autotune_runtime.aten_calls import Argument, Call, Ref, TensorType
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _CONVOLUTION = re.compile("Conv(?!er)")  # operators of any domain, such as ONNX Runtime's FusedConv, but not Convert
 _ONNX = ("", "ai.onnx")  # domains of the operators that the standard defines
 _DTYPES = {1: "f32", 10: "f16", 16: "bf16", 11: "float64", 2: "uint8", 3: "int8"}  # TensorProto.DataType
+_NUMBERS = {"value_int": 7, "value_ints": 7, "value_float": 1, "value_floats": 1}  # of a Constant, with their data type
 _CLOSE = 1e-6  # constants in files are float32
 _PADDED = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")  # the values of auto_pad
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil")
@@ -161,6 +162,18 @@ class GraphReader:
         if value.ndim <= 1 and value.dtype.kind in "fiu":
             self._values[name] = tuple(value.reshape(-1).tolist())
 
+    def _store_constant(self, name: str, attributes: Mapping[str, Any]) -> None:
+        """Record the output of a Constant, which is a tensor, a number or a list of numbers, if its value is known."""
+        from onnx import helper
+
+        for kind, dtype in _NUMBERS.items():
+            if kind in attributes:
+                numbers = attributes[kind]
+                dims, values = ((len(numbers),), numbers) if isinstance(numbers, list) else ((), [numbers])
+                self._store(name, helper.make_tensor(name, dtype, dims, values))
+        if "value" in attributes:
+            self._store(name, attributes["value"])
+
     def _dtype_of(self, name: str) -> str:
         return self._dtype or _DTYPES.get(self._types.get(name, 0), "a type that studies do not have")
 
@@ -181,8 +194,8 @@ class GraphReader:
             return
         if not reads and node.kind not in _RANDOM:
             self._constants.update(writes)
-            if node.kind == "Constant" and "value" in attributes:
-                self._store(writes[0], attributes["value"])
+            if node.kind == "Constant":
+                self._store_constant(writes[0], attributes)
             return
         if node.kind == "InstanceNormalization":
             self._begin_group_norm(node)
@@ -317,7 +330,11 @@ def _operator(node: _Node) -> tuple[str, dict[str, Argument]]:
 def _pad(node: _Node) -> Sequence[int]:
     """Return a Pad's numbers of elements in PyTorch's order: before and after, for each axis from the last."""
     pads = node.whole_input("pads", 1, ()) if node.x else ()
-    axes = [int(axis) % len(node.x) for axis in node.values[3]] if len(node.values) > 3 else range(len(pads) // 2)
+    axes: Sequence[int] = range(len(pads) // 2)
+    if node.proto.input[3:] and node.proto.input[3]:
+        axes = [int(axis) % len(node.x) for axis in node.values[3]]
+    if len(pads) != 2 * len(axes):  # they are computed in the network
+        return ()
     ends = dict(zip(axes, zip(pads[: len(pads) // 2], pads[len(pads) // 2 :], strict=True), strict=True))
     return [each for axis in reversed(range(len(node.x))) for each in ends.get(axis, (0, 0))] if pads else ()
 

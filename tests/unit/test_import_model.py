@@ -160,7 +160,7 @@ AROUND = {
     "upsampling of corners": (resized(coordinate_transformation_mode="align_corners"), "conv2d"),
     "pixel shuffle": ([CONV, node("DepthToSpace", "c", "y", blocksize=2, mode="CRD")], "conv_transpose"),
     "channels in another order": ([CONV, node("DepthToSpace", "c", "y", blocksize=2)], "conv2d"),
-    "padding": ([node("Pad", "x pads", "p"), node("Conv", "p w b", "y")], "conv"),
+    "padding": ([helper.make_node("Pad", ["x", "pads", ""], ["p"]), node("Conv", "p w b", "y")], "conv"),
     "padding of ones": ([node("Pad", "x pads one", "p"), node("Conv", "p w b", "y")], "conv2d"),
 }
 
@@ -169,8 +169,8 @@ AROUND = {
 def test_what_is_around_a_convolution_is_part_of_its_kernel(name: str, autotune: Command, tmp_path: Path) -> None:
     nodes, op = AROUND[name]
     twice = helper.make_tensor("value", TensorProto.FLOAT, [4], [1, 1, 2, 2])
-    pads = helper.make_tensor("value", TensorProto.INT64, [8], [0, 0, 1, 1, 0, 0, 1, 2])
-    lists = [node("Constant", "", "twice", value=twice), node("Constant", "", "pads", value=pads)]
+    pads = node("Constant", "", "pads", value_ints=[0, 0, 1, 1, 0, 0, 1, 2])
+    lists = [node("Constant", "", "twice", value=twice), pads]
     (layer,) = layers(autotune, saved(tmp_path / "net.onnx", [*lists, *nodes]))
     assert layer.problem.operation.name == op
 
