@@ -94,7 +94,7 @@ __device__ __forceinline__ float gelu_tanh_derivative(float value) {
 
 // Phi(value) + value * phi(value), which is 1 - (Phi(-value) - value * phi(value)); Phi(-|value|) as in gelu
 __device__ __forceinline__ float gelu_derivative(float value) {
-    const float size = fminf(fabsf(value), 16.0f);
+    const float size = fabsf(value) > 16.0f ? 16.0f : fabsf(value);  // unlike fminf, keeps a NaN
     const float t = reciprocal(fmaf(size, 0.231641888f, 1.0f));
     float tail = fmaf(t, 0.530702715f, -0.726576014f);
     tail = fmaf(tail, t, 0.710706871f);

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+import numpy as np
 import pytest
 
 from autotune.autotune_runtime.activations import BY_WORD
+from autotune.compilation.toolchain import find_cxx
 from autotune.evaluation.evaluator import DeviceEvaluator
+from autotune.family.render import render
 from autotune.family.space import BoundTemplate
 from autotune.problem import Problem, make_problem
-from tests.long_run import long_run
+from tests.compiled import host_device
+from tests.long_run import every, long_run
 from tests.problems import CONV_TRANSPOSE
 
-from .shipped_families import H200, default_of, family, refuses_changed, verify
+from .shipped_families import H200, default_of, family, output_bytes, refuses_changed, verify
 
 DIRECT, SM90 = "conv_transpose_direct", "conv_transpose_implicit_gemm_sm90"
 BASE: dict[str, int | str] = {
@@ -69,6 +76,33 @@ def test_a_wrong_mask_and_taps_in_the_wrong_order_are_found(
     sizes: dict[str, int | str], change: tuple[str, str], host: DeviceEvaluator
 ) -> None:
     assert refuses_changed(SM90, problem(sizes), BASE, change, host)
+
+
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "gelu": (0.0, 1.0),
+    "silu": (0.0, 1.0),
+    "gelu_tanh": (0.0, 1.0),
+    "hardswish": (0.0, 1.0),
+    "sigmoid": (0.0, 0.0),
+}
+"""an activation -> its slopes far below and far above 0"""
+
+
+@pytest.mark.cxx
+@pytest.mark.parametrize("activation", every(len(LIMITS), LIMITS))
+def test_slopes_have_limits_and_a_nan_stays_one(activation: str) -> None:
+    sizes: dict[str, int | str] = {"n": 1, "c": 1, "h": 1, "w": 3, "k": 1, "r": 1, "s": 1}
+    sizes |= {"dtype": "f32", "layout": "nhwc"}
+    saved = np.array([-30, 30, math.nan], np.float32)
+    config = default_of(DIRECT, one := make_problem(CONV_TRANSPOSE, {**sizes, "epilogue": f"derivative_{activation}"}))
+    assert config is not None
+    device = host_device(str(find_cxx()))
+    source = render(BoundTemplate(family(DIRECT), one, device.info), config)
+    ones = np.ones(3, np.float32)
+    inputs = {"x": ones.tobytes(), "w": ones[:1].tobytes(), "saved": saved.tobytes()}
+    found = np.frombuffer(output_bytes(device, source, inputs), np.float32)
+    device.close()
+    np.testing.assert_allclose(found, (*LIMITS[activation], math.nan), atol=1e-6)
 
 
 def test_families_without_masks_are_refused() -> None:
