@@ -116,20 +116,21 @@ def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]
 
 
 def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
-    """Print the columns that have a value in some row. On a terminal, values shared by all rows are printed once."""
+    """Print the columns that have a value in some row. Values shared by all rows are printed once, above the table."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
     side_by_side = [text for text in texts if not text.below]
+    shareable = side_by_side if out.is_terminal else side_by_side[1:]  # in a pipe, each line starts with the row's name
+    shared = [text for text in shareable if len(rows) > 1 and len(set(text.cells)) == 1 and not text.numeric]
+    side_by_side = [text for text in side_by_side if text not in shared]
+    if shared:
+        line = "; ".join(f"{text.key} {text.cells[0]}" for text in shared)
+        out.print(wrapped(line, out.width, "  ", first="") if out.is_terminal else line, soft_wrap=True)
     if not out.is_terminal:
         last = [_GAP.join(line) for line in zip(*(text.cells for text in below), strict=True)]
         joined = [_Text(_GAP.join(text.key for text in below), last)] if below else []
         _print_lines(out, [*side_by_side, *joined], ())
         return
-    shared = [text for text in side_by_side if len(rows) > 1 and len(set(text.cells)) == 1 and not text.numeric]
-    side_by_side = [text for text in side_by_side if text not in shared]
-    if shared:
-        line = "; ".join(f"{text.key} {text.cells[0]}" for text in shared)
-        out.print(wrapped(line, out.width, "  ", first=""), soft_wrap=True)
     for _ in range(_MOST_MOVED + 1):
         if _print_lines(out, side_by_side, below):
             return
