@@ -64,6 +64,14 @@ def _verdicts(finals: FinalsResult) -> Iterator[str]:
     A library's line shows its fastest kernel that the study admits, followed by lines for its other kernels.
     """
 
+    def times_as_fast(compared: Compared) -> str:
+        """Divide the printed times, or return the confidence interval of a tie, whose times may differ a lot."""
+        comparison = compared.comparison
+        if comparison.verdict != "tie":
+            return f"{compared.time_us / finals.timing.median_us:.3f} times as fast"
+        low, high = 1 / comparison.high, 1 / comparison.low if comparison.low > 0 else math.inf
+        return f"within noise, {low:.3f} to {high:.3f} times as fast (95 % confidence)"
+
     def other_class(compared: Compared) -> str:
         return "" if compared.accuracy == finals.winner.accuracy else f", another accuracy class ({compared.accuracy})"
 
@@ -72,33 +80,21 @@ def _verdicts(finals: FinalsResult) -> Iterator[str]:
     for other in finals.compared:
         if not other.library:
             against = "the starting config" if other.against == "default" else other.against
-            yield f"  {_verdict(other)} against {against}: {_times_as_fast(other)}{other_class(other)}"
+            yield f"  {_verdict(other)} against {against}: {times_as_fast(other)}{other_class(other)}"
     for library in dict.fromkeys(other.library for other in finals.compared if other.library):
         rival = finals.rival(library)
         if rival is not None:
             time = f"{rival.time_us:.2f} us{other_class(rival)}"
-            yield f"  {_verdict(rival)} against {rival.against}: {_times_as_fast(rival)} ({time})"
+            yield f"  {_verdict(rival)} against {rival.against}: {times_as_fast(rival)} ({time})"
         for other in finals.compared:
             if other.library == library and other is not rival:
-                yield f"    {other.against}: {other.time_us:.2f} us{other_class(other)}; {_times_as_fast(other)}"
+                yield f"    {other.against}: {other.time_us:.2f} us{other_class(other)}; {times_as_fast(other)}"
     for name, why in finals.refused:
         yield f"    {name}: cannot run this layer: {why}"
 
 
 def _verdict(compared: Compared) -> str:
     return compared.comparison.verdict.upper()
-
-
-def _times_as_fast(compared: Compared) -> str:
-    """Return how many times as fast the winner is.
-
-    For a tie, this is the confidence interval instead, because the ratio may be far from 1.
-    """
-    comparison = compared.comparison
-    if comparison.verdict != "tie":
-        return f"{1 / comparison.ratio:.3f} times as fast"
-    low, high = 1 / comparison.high, 1 / comparison.low if comparison.low > 0 else math.inf
-    return f"within noise, {low:.3f} to {high:.3f} times as fast (95 % confidence)"
 
 
 def design_words(design: DesignResult, best: Trial | None) -> str:

@@ -89,7 +89,8 @@ def test_cublas_computes_what_the_reference_does(transposes: str, epilogue: str,
 def test_the_verdict_is_against_the_fastest_that_the_study_admits_and_all_are_shown() -> None:
     def compared(name: str, us: float, accuracy: str) -> Compared:
         verdict = "win" if us > 30 else "loss"
-        return Compared(name, us, accuracy, Comparison(verdict, 30 / us, 30 / us, 30 / us), library="cudnn")
+        paired = Comparison(verdict, 29 / us, 28 / us, 30 / us)  # the printed ratio is that of the printed times
+        return Compared(name, us, accuracy, paired, library="cudnn")
 
     rivals = (
         compared("cudnn nchw", 90.0, "fp32"),
