@@ -30,6 +30,14 @@ _WITHOUT_TRIALS = (
 """tables whose rows are deleted together with their trials"""
 
 
+_RANK_AGAIN = """\
+UPDATE trials SET ranking_median_us =
+    (SELECT median_us FROM measurements WHERE trial_id IN (trials.id, reused_trial_id) ORDER BY id DESC LIMIT 1)
+WHERE ranking_median_us IS NOT NULL AND measurement_mode <> 'end_to_end' AND NOT EXISTS (
+    SELECT 1 FROM measurements WHERE trial_id IN (trials.id, reused_trial_id) AND median_us = ranking_median_us)"""
+"""ranks trials whose deciding measurement was deleted by their latest remaining one; otherwise `best` omits them"""
+
+
 def compact(path: Path, to: Path) -> None:
     """Copy a database to one file, without a log and without free pages."""
     with closing(sqlite3.connect(path)) as raw:
@@ -93,6 +101,7 @@ def _drop_earlier(path: Path) -> None:
         "DELETE FROM verdicts WHERE finals_id IN held",
         "DELETE FROM measurements WHERE finals_id IN held",
         "DELETE FROM finals WHERE id IN held",
+        _RANK_AGAIN,
         f"DELETE FROM trials WHERE EXISTS ({tried_again}) AND id NOT IN ({_SPOKEN_OF})",
         *_WITHOUT_TRIALS,
         f"CREATE TEMP TABLE unused AS {unused}",
