@@ -15,6 +15,8 @@ from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, stud
 from autotune.cli.output import note
 from autotune.cli.tables import show, telling_apart, wide_format_options
 from autotune.columns import Cells, Column, field_columns, key_columns
+from autotune.escape import counted
+from autotune.resources import RECORDED
 
 if TYPE_CHECKING:
     from autotune.analysis.networks import Network
@@ -63,6 +65,7 @@ def best(
             for network in network_tables:
                 show_network(network)
             warn_faster_than_roofline(map(floor_of, kernels))
+            _tell_unfinished(store, name, kernels, accuracy)
             return
         unanswered = [] if name is None and info is None else _unanswered(store, name, kernels)
         show_best(
@@ -77,6 +80,8 @@ def best(
             of_other_classes = accuracy is not None and _name_classes(store, name, db, accuracy, names)
             if device is None and not of_other_classes:
                 _tell_why(store, name, db, [row.layer.problem for row in unanswered])
+        if style is None:
+            _tell_unfinished(store, name, kernels, accuracy)
 
 
 def show_best(
@@ -104,7 +109,7 @@ def show_best(
 
 def _unanswered(store: Store, what: str | None, kernels: Sequence[BestWithRoofline]) -> list[LayerRow]:
     """Return the selected layers without a kernel, each once."""
-    answered = {kernel.best.layer.problem for kernel in kernels}
+    answered = _problems(kernels)
     lacking = {(row.name, row.layer): row for row in store.studies.layers(what) if row.layer.problem not in answered}
     return list(lacking.values())
 
@@ -127,6 +132,29 @@ def _tell_why(store: Store, what: str | None, db: str, unanswered: Sequence[Prob
     places: Sequence[str | Problem | None] = unanswered or [what]
     if any(store.best.is_imported(place) for place in places):
         note(f"{db}: {store.best.advice(what)}")
+
+
+def _tell_unfinished(
+    store: Store, study: str | None, kernels: Sequence[BestWithRoofline], accuracy: str | None
+) -> None:
+    """Print a note if layers of a user's study have no trial yet, or if no finals decided their best kernel.
+
+    Finals decide only the fastest class, so kernels of a single class say nothing about them.
+    """
+    if study is None or accuracy is not None or store.shown in RECORDED:
+        return
+    layers = [row for row in store.studies.layers(study) if row.study == study]
+    found, decided = _problems(kernels), _problems(one for one in kernels if one.best.decided_by != "median")
+    untuned = sum(not row.trials and row.layer.problem not in found for row in layers)
+    undecided = sum(row.layer.problem in found - decided for row in layers)
+    lacking = [f"{counted(untuned, 'layer')} without a trial"] if untuned else []
+    lacking += [f"{counted(undecided, 'layer')} without finals"] if undecided else []
+    if lacking:
+        note(f"{study} is unfinished: {', '.join(lacking)}; `autotune tune {study}` resumes it")
+
+
+def _problems(kernels: Iterable[BestWithRoofline]) -> set[Problem]:
+    return {one.best.layer.problem for one in kernels}
 
 
 def _of_floor(row: Cells) -> str | None:

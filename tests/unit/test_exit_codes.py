@@ -68,6 +68,10 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert "small.one" in ended.out, "the best so far is shown"
     assert "finals" not in ended.err
     trials = rows(autotune("trials", "--json"))
+    unfinished = (
+        "small is unfinished: 2 layers without a trial, 1 layer without finals; `autotune tune small` resumes it"
+    )
+    assert unfinished in autotune("best", "small").err
     outcomes = [str(row["outcome"]) for row in trials]
     assert "running" not in outcomes
     assert 2 <= outcomes.count("correct") < 40
@@ -84,6 +88,7 @@ def test_one_interrupt_ends_the_run_in_order(slow: ForkedRun, autotune: Command)
     assert resumed.code == 0
     assert re.search(rf"small.one: 40 evaluated \({40 - int(said[1])} now\)", resumed.err)
     assert resumed.err.count("finals: ") == 3
+    assert autotune("best", "small").err == ""
 
 
 @pytest.mark.cxx
