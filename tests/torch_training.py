@@ -146,6 +146,14 @@ def convert_small(library: str, network: nn.Module) -> tuple[nn.Module, Report]:
     return convert(network, batch()[0], library=Path(library).parents[2], margin=ALWAYS, training=True)
 
 
+def of_constant_filters(library: str) -> list[str]:
+    """The kernel of a contiguous convolution's output in the report, and why it is not used."""
+    conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+    folder = Path(library).parents[2]
+    _, report = convert(conv, batch()[0].contiguous(), library=folder, margin=ALWAYS, training=True)
+    return [report.rows[0].kernel, report.rows[0].why]
+
+
 @functools.cache
 def _converted(library: str) -> nn.Module:
     with torch.no_grad():  # which is not the network's mode

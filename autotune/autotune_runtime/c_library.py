@@ -71,6 +71,7 @@ class CLibrary(Library):
             ("problem", self._problem),
             ("accuracy", ctypes.c_char_p),
             ("deterministic", ctypes.c_int32),
+            ("constant_weights", ctypes.c_int32),
             ("device", ctypes.c_char_p),
             ("median_us", ctypes.c_double),
         ]
@@ -117,7 +118,8 @@ class CLibrary(Library):
         self.call("kernel_at", index, ctypes.byref(found))
         problem = self.interface.of_numbers(tuple(found.problem))
         words = (found.name.decode(), problem, found.accuracy.decode())
-        return Kernel(*words, bool(found.deterministic), found.device.decode(), found.median_us)
+        where = found.device.decode(), found.median_us
+        return Kernel(*words, bool(found.deterministic), *where, bool(found.constant_weights))
 
     def _of(self, problem: DeclaredProblem) -> ctypes.Array[ctypes.c_int32]:
         """Return the problem as a C array. Raises ValueError for a number that doesn't fit into 32 bits."""

@@ -166,6 +166,8 @@ class Kernel:
     """name of the device that the kernel was tuned on"""
     median_us: float
     """median time of a pass on that device"""
+    constant_weights: bool = False
+    """whether the kernel reads weights from constant memory, so a pass without prepared weights fills it first"""
 
 
 @dataclass(frozen=True, slots=True)

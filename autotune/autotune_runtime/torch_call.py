@@ -178,13 +178,11 @@ def call_of(text: str) -> Call:
     return Call(path, tuple((name, value) for name, value in arguments), torch_shapes, choice)
 
 
-def usable_kernel(
-    library: Library, problem: DeclaredProblem, *, tf32: bool, repeatable: bool = False
-) -> tuple[str, str]:
+def usable_kernel(library: Library, problem: DeclaredProblem, *, tf32: bool, training: bool = False) -> tuple[str, str]:
     """Return the name of a problem's kernel on the current device, and why it can't be used.
 
     The name is empty if there is no kernel; the reason is empty if it can be used. `tf32`: the kernel may compute in
-    TF32. `repeatable`: the kernel must compute the same bits in every run.
+    TF32. `training`: the kernel must compute the same bits in every run, and read weights that change with each run.
     """
     try:
         library.workspace_bytes(problem)
@@ -196,8 +194,10 @@ def usable_kernel(
         return name, "computes in TF32, which torch.backends does not allow for it"
     if kernel.accuracy == "fp16-acc16":
         return name, "sums in half precision, which PyTorch's convolution does not"
-    if repeatable and not kernel.deterministic:
+    if training and not kernel.deterministic:
         return name, "does not compute the same bits in every run"
+    if training and kernel.constant_weights:
+        return name, "keeps its filters in constant memory, which each step would have to fill again"
     return name, ""
 
 

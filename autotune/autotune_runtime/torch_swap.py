@@ -299,7 +299,7 @@ def with_times(row: Row, times: Times | None, margin: float) -> Row:
 
 
 def serves(
-    libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, repeatable: bool = False
+    libraries: Mapping[str, Library], problem: LayerProblem | FilterGradient, *, tf32: bool, training: bool = False
 ) -> tuple[str, str]:
     """Call `usable_kernel` for a problem with the library of its operation.
 
@@ -309,7 +309,7 @@ def serves(
     if library is None:
         return "", f"there is no library of {problem.operation}"
     declared = library.interface.problem(problem.values)
-    return usable_kernel(library, declared, tf32=tf32, repeatable=repeatable)
+    return usable_kernel(library, declared, tf32=tf32, training=training)
 
 
 def tf32_is_allowed(*, linear: bool = False) -> bool:

@@ -312,7 +312,7 @@ class _Judge:
         if runtime is None:
             why = f"is on {site.device}, not on a GPU"
             return Row(name, problems[0], "", None, None, swapped=False, why=why), ""
-        options = {"tf32": tf32_is_allowed(), "repeatable": True}
+        options = {"tf32": tf32_is_allowed(), "training": True}
         with runtime.current(site.device):
             answers = [(problem, *serves(self._libraries, problem, **options)) for problem in problems]
         problem, kernel, why_not = next((each for each in answers if not each[2]), answers[0])

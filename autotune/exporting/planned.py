@@ -54,6 +54,7 @@ def _kernel(kernel: SelectedKernel) -> dict[str, object]:
         "deterministic": source.deterministic,
         "device": device_text(kernel.origin.device),
         "median_us": kernel.origin.time_us,
+        "constant_weights": bool(source.constants),
     }
     return {
         "about": about,

@@ -206,6 +206,7 @@ def test_kernels_are_those_of_the_provenance(exported: Exported, on_cpu: OnHostD
     assert [one.name for one in found] == [one["name"] for one in provenance["kernels"]]
     assert [one.problem.values for one in found] == [one.problem.values for one in exported.served]
     assert [one.accuracy for one in found] == ["fp32", "fp16", "fp32", "fp32", "fp16", "tf32", "fp32"]
+    assert [one.constant_weights for one in found] == [one.source.constants != () for one in exported.served]
     assert [one.deterministic for one in found] == [one["deterministic"] for one in provenance["kernels"]]
 
 

@@ -88,6 +88,9 @@ def on_cpu(cxx: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnHos
         kernels = [
             kernel(name, f"l{at}", each) for at, (name, each) in enumerate(zip(names, of_operation, strict=True))
         ]
+        if operation == "conv2d":
+            first = make_problem(of_operation[0].operation, {**of_operation[0].values, "layout": "nchw"})
+            kernels.append(kernel("direct", "constant", first, filters="constant"))
         exported = export_library(kernels, sources / operation, ())
         (folder / operation / "build").mkdir(parents=True)
         built = built_for_host(exported, folder / operation / "build", cxx=cxx)
@@ -136,6 +139,11 @@ def test_every_part_of_every_convolution_runs_a_kernel(on_cpu: OnHostDriver) -> 
     assert names == [name for name, _ in training.small().named_parameters()]
     assert same, "the original's parameters and statistics"
     assert difference < TF32
+
+
+def test_kernels_with_filters_in_constant_memory_do_not_train(on_cpu: OnHostDriver) -> None:
+    why = "keeps its filters in constant memory, which each step would have to fill again"
+    assert on_cpu(training.of_constant_filters) == ["tested.constant", why]
 
 
 def test_depthwise_and_transposed_convolutions_are_trained(on_cpu: OnHostDriver) -> None:
