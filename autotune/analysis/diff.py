@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autotune.analysis.trial_rows import config_cell, problem_of_row
+from autotune.analysis.trial_rows import problem_of_row
 from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, devices_named
 from autotune.errors import StoreError
 from autotune.measurement.benchmark import median_half_width
-from autotune.store import Side, StudyRow
+from autotune.store import Side, StudyRow, stored_config
 from autotune.trial import Config
 
 
@@ -68,7 +68,7 @@ def diff_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
         if row["a_us"] is not None and row["b_us"] is not None:
             noise = max(row["noise_floor"], _uncertainty(row, "a") + _uncertainty(row, "b"))
         before, after = (
-            None if row[f"template_{side}"] is None else config_cell(row[f"template_{side}"], row[f"config_{side}"])
+            None if row[f"template_{side}"] is None else stored_config(row[f"template_{side}"], row[f"config_{side}"])
             for side in "ab"
         )
         if before is not None and after is not None:

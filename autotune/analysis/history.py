@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from autotune.analysis.trial_columns import layer_name
-from autotune.analysis.trial_rows import config_cell
 from autotune.columns import Cells
 from autotune.devices.device import BASELINES
-from autotune.store import Verdict
+from autotune.store import Verdict, stored_config
 from autotune.trial import LONG_US
 
 
@@ -24,7 +23,7 @@ def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
             "date": datetime.fromisoformat(row["date"]),
             "deterministic": bool(row["deterministic"]),
             "trial": row["number"],
-            "config": config_cell(row["template"], row["config"]),
+            "config": stored_config(row["template"], row["config"]),
             "note": row["note"] if row["verdicts"] is None else _finals_note(row) or None,
         }
 

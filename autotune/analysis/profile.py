@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from pathlib import Path
 
-from autotune.analysis.rerender import rerender
+from autotune.analysis.rerender import kernel_of
 from autotune.compilation.compile import MAX_MESSAGE, Binary
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import ToolchainError
@@ -165,10 +165,9 @@ def compiled(
     """
     found: list[tuple[TrialRow, KernelSource, Future[Binary]]] = []
     for row in rows:
-        source = store.sources.get(row.trial.source_hash or "") or rerender(row, families)
+        source = kernel_of(row, store, families)
         if isinstance(source, str):
-            why = f"its text is not in the database, and {row.trial.config.template} {source}"
-            say(f"{row.name}: {row.trial.config}: not profiled: {why}")
+            say(f"{row.name}: {row.trial.config}: not profiled: {source}")
         else:
             found.append((row, source, evaluator.compile(source)))
     return tuple(Compiled(row, source, binary.result()) for row, source, binary in found)

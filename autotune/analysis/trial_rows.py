@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -12,8 +11,8 @@ from autotune.analysis.rooflines import Facts, facts
 from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells
 from autotune.problem import Problem
-from autotune.store import launched, stored_problem
-from autotune.trial import END_TO_END, Config, Outcome, Resources
+from autotune.store import launched, stored_config, stored_problem
+from autotune.trial import END_TO_END, Outcome, Resources
 
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
 def problem_of_row(row: Mapping[str, Any]) -> Problem:
     """Return the problem of a row that describes a layer."""
     return stored_problem(row["operation"], row["problem"], row["declaration"])
-
-
-def config_cell(template: str, params: str) -> Config:
-    """Make a config from its family's name and its parameters as JSON."""
-    return Config(template, tuple(json.loads(params).items()))
 
 
 def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
@@ -48,7 +42,7 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
         yield {
             **row,
             "layer": layer_name(row),
-            "config": config_cell(row["template"], row["config"]),
+            "config": stored_config(row["template"], row["config"]),
             "problem": str(problem),
             "registers": registers,
             "spill_bytes": row["spill_bytes"] if registers else None,

@@ -168,7 +168,7 @@ def _profile(
             if best:
                 # no message, because the run has already printed the device's name
                 evaluator = evaluator_of(device, usable_cores())
-                profile_kernels(store, ncu, device, evaluator, lambda _: list(best.values()), lambda _: families)
+                profile_kernels(store, ncu, device, evaluator, list(best.values()), families)
         except ToolchainError as error:
             return error
     return None

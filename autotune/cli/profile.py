@@ -105,22 +105,16 @@ def profile(
         show(rows, _COLUMNS, style)
         return
     ncu = find_ncu()
-    with open_filled(db) as store:
-
-        def best(info: DeviceInfo) -> list[TrialRow]:
-            """Return the best kernels tuned for the device."""
-            found = store.best.list(name, kind=info.kind, accuracy=accuracy)
-            rows = {row.row.trial.source_hash: row.row for row in found if row.row.device.identity == info.identity}
-            if not rows:
-                advice = store.best.advice(name, info)
-                raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; {advice}")
-            return list(rows.values())
-
-        def families(rows: Sequence[TrialRow]) -> Mapping[str, KernelTemplate]:
-            return load_recorded_templates(directories, (row.problem.operation for row in rows), what)
-
-        evaluator = open_evaluator(device, usable_cores())
-        show(profile_kernels(store, ncu, device, evaluator, best, families), _COLUMNS, style)
+    with open_filled(db) as store, closing(open_evaluator(device, usable_cores())) as evaluator:
+        info = evaluator.info
+        require_profiler(info)
+        found = store.best.list(name, kind=info.kind, accuracy=accuracy)
+        best = {row.row.trial.source_hash: row.row for row in found if row.row.device.identity == info.identity}
+        if not best:
+            advice = store.best.advice(name, info)
+            raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; {advice}")
+        families = load_recorded_templates(directories, (row.problem.operation for row in best.values()), what)
+        show(profile_kernels(store, ncu, device, evaluator, list(best.values()), families), _COLUMNS, style)
 
 
 def profile_kernels(
@@ -128,8 +122,8 @@ def profile_kernels(
     ncu: Path,
     device: str | None,
     evaluator: Evaluator,
-    rows_of: Callable[[DeviceInfo], Sequence[TrialRow]],
-    families_of: Callable[[Sequence[TrialRow]], Mapping[str, KernelTemplate]],
+    rows: Sequence[TrialRow],
+    families: Mapping[str, KernelTemplate],
 ) -> list[ProfileRow]:
     """Compile kernels, close the evaluator, and profile the kernels; store and return their profiles.
 
@@ -140,9 +134,7 @@ def profile_kernels(
     profiler = Profiler(ncu)
     with closing(evaluator):
         info, environment = evaluator.info, evaluator.environment
-        require_profiler(info)
-        rows = rows_of(info)
-        kernels = compiled(store, evaluator, rows, families_of(rows), note)
+        kernels = compiled(store, evaluator, rows, families, note)
     name = "cuda:0" if device in (None, "all") else device.split(",")[0]
     return profile_trials(store, profiler, kernels, device=name, info=info, environment=environment, say=note)
 

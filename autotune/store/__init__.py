@@ -25,7 +25,7 @@ from autotune.store.sqlite.query import Cell, QueryResult
 from autotune.store.store import Store
 from autotune.store.studies import GENERATIONS, LayerRow, StudyKey, StudyRow
 from autotune.store.trial_store import TrialKey
-from autotune.store.trials import EndToEndRow, TrialRow, launched
+from autotune.store.trials import EndToEndRow, TrialRow, launched, stored_config
 from autotune.store.warm_start_trials import TopTrial
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "load",
     "merge",
     "path_of",
+    "stored_config",
     "stored_problem",
     "total_timing",
 ]

@@ -190,5 +190,5 @@ def test_a_kernel_whose_text_was_dropped_is_rendered_again_to_be_profiled(folder
         assert not said
         assert not compiled(store, evaluator, rows[:1], {}, said.append)
     assert said == [
-        f"small.one: {rows[0].trial.config}: not profiled: its text is not in the database, and tiny is not installed"
+        f"small.one: {rows[0].trial.config}: not profiled: its text is not stored, and tiny is not installed"
     ]
