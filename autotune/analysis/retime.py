@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from autotune.analysis.rerender import kernel_of, located, rerender
-from autotune.analysis.rooflines import best_per_class
 from autotune.compilation.compile import Binary
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.errors import Disproved, Rejected
@@ -75,16 +74,19 @@ class LayerPlan:
 def plans(store: Store, what: str | None, info: DeviceInfo, most: int) -> list[LayerPlan]:
     """Plan to measure each layer's `most` fastest kernels of each kind again on a device."""
     best = store.best.list(what)
-    hidden = {row.row.id for row in best} - {row.row.id for row in best_per_class(best)}
+    listed = {row.row.id for row in best}
     layers = {layer.layer.problem: layer.name for layer in store.studies.layers(what)}
     found = []
     for problem, name in layers.items():
         correct = store.trials.list(problem, outcome="correct", generations="all")
         rows = top_trials(correct, info, [row.row for row in best], most)
-        first: dict[Hashable, TrialRow] = {}
+        first: dict[tuple[str, str, bool], TrialRow] = {}
         for row in rows:
             first.setdefault((row.measurement_mode, row.trial.accuracy, row.trial.deterministic), row)
-        winners = tuple(row for row in first.values() if row.id not in hidden)
+        classes = {(mode, accuracy) for (mode, accuracy, _), row in first.items() if row.id in listed}
+        winners = tuple(
+            row for (mode, accuracy, _), row in first.items() if row.id in listed or (mode, accuracy) not in classes
+        )
         found.append(LayerPlan(name, problem, tuple(rows), winners))
     return found
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,21 +101,6 @@ class BestWithRoofline:
 def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     """Add the facts about the kernel to a row of `best`."""
     return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
-
-
-def best_per_class(rows: Iterable[BestRow]) -> list[BestRow]:
-    """Leave out non-deterministic kernels that aren't faster than a deterministic one for the same layer and class.
-
-    Kernels are compared only within one device and measurement mode.
-    """
-    rows = list(rows)
-    steady = {_class_of(row): row.median_us for row in rows if row.row.trial.deterministic}
-    return [row for row in rows if row.row.trial.deterministic or row.median_us < steady.get(_class_of(row), math.inf)]
-
-
-def _class_of(found: BestRow) -> tuple[Hashable, ...]:
-    row = found.row
-    return (found.layer.problem, row.device.identity, row.trial.accuracy, row.measurement_mode)
 
 
 def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:

@@ -33,13 +33,12 @@ def best(
     kernels for this device are returned, and `match` says how well the device of each kernel matches. If nothing is
     found, the result is empty. Raises StoreError, DeviceError and StudyError.
     """
-    from autotune.analysis.rooflines import best_per_class
     from autotune.store import Store
 
     name = what if isinstance(what, Problem) else name_of(what)
     with Store(db, create=False) as store:
         info = device_named(store, device) if isinstance(device, str) else device
-        return tuple(best_per_class(store.best.list(name, info, accuracy=accuracy)))
+        return store.best.list(name, info, accuracy=accuracy)
 
 
 def device_named(store: Store, name: str, *, say: Say = lambda *_: None) -> DeviceInfo:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.analysis.networks import stored_study
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.answers import devices_asked, dispatcher_of, latest_dispatchers
 from autotune.api.device_names import Say, binary_cache, first_gpu
 from autotune.api.sanitizers import sanitizer_here
@@ -235,7 +234,7 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
     on_gpu = {row.name for row in rows if row.row.device in gpus}
     rows = [row for row in rows if row.row.device in gpus or row.name not in on_gpu]
     files: dict[str, BestRow] = {}
-    for row in best_per_class(rows):
+    for row in rows:
         trial = row.row.trial
         file = stem(row.name, row.row.device, trial.accuracy, deterministic=trial.deterministic)
         files.setdefault(file, row)  # kernels for a cold cache precede kernels for a hot cache

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.run import Caller, OpenRun, check_baselines, open_run
 from autotune.api.run_plan import Overrides, RunPlan, plan_run
 from autotune.devices.device import DeviceInfo
@@ -139,7 +138,7 @@ def tune_layers(plan: RunPlan, run: OpenRun, *, search: bool = True) -> TuneResu
             stopping=run.stopping,
         )
     best = best_of(store, study, {result.name for result in results}, evaluator.info)
-    return TuneResult(study, evaluator.info, results, tuple(best_per_class(best)), end_to_end)
+    return TuneResult(study, evaluator.info, results, tuple(best), end_to_end)
 
 
 def best_of(store: Store, study: Study, names: Set[str], info: DeviceInfo) -> list[BestRow]:

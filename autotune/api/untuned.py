@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import TypeAlias
 
 from autotune.analysis.rerender import located
-from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.analysis.rooflines import with_roofline
 from autotune.api.answers import recorded_named
 from autotune.api.device_names import Say, evaluator_of
 from autotune.devices.backends import parse_device
@@ -175,7 +175,7 @@ class Results:
 
     def _read(self, store: Store) -> Mapping[Problem, Sequence[BestRow]]:
         found: dict[Problem, list[BestRow]] = {}
-        for row in best_per_class(store.best.list(kind=self.device.kind)):
+        for row in store.best.list(kind=self.device.kind):
             if (row.row.device.name, row.row.device.arch) == (self.device.name, self.device.arch):
                 found.setdefault(row.layer.problem, []).append(row)
         return found

@@ -52,14 +52,14 @@ def best(
     on another device with the same compute capability and SM count. For a layer without a kernel, it is `none`.
     """
     from autotune.analysis.networks import networks
-    from autotune.analysis.rooflines import best_per_class, with_roofline
+    from autotune.analysis.rooflines import with_roofline
     from autotune.api.study_names import name_of
     from autotune.store import Store
 
     name = name_of(what)
     with Store(db, create=False) as store:
         info = one_device(store, device)
-        kernels = [with_roofline(store, row) for row in best_per_class(store.best.list(name, info, accuracy=accuracy))]
+        kernels = [with_roofline(store, row) for row in store.best.list(name, info, accuracy=accuracy)]
         network_tables = networks(store, name, kernels) if name else []
         if network_tables and style is None:
             for network in network_tables:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.analysis.rooflines import with_roofline
 from autotune.api.device_names import device_names
 from autotune.cli.best import BEST_COLUMNS, show_best
 from autotune.cli.output import note, silent
@@ -173,7 +173,7 @@ def _show(store: Store, study: Study, cluster_results: Sequence[ClusterResult], 
             for line in summary(result):
                 note(line if line.startswith(" ") else f"{of_class.device_class.info.name}: {line}")
         rows += best_of(store, study, {result.name for result in of_class.results}, of_class.device_class.info)
-    show_best([with_roofline(store, row) for row in best_per_class(rows)], BEST_COLUMNS, style)
+    show_best([with_roofline(store, row) for row in rows], BEST_COLUMNS, style)
 
 
 def _complain(study: Study, cluster_results: Sequence[ClusterResult], lacking: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import best_per_class, with_roofline
+from autotune.analysis.rooflines import with_roofline
 from autotune.api.study_names import name_of
 from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import (
@@ -172,7 +172,7 @@ def source(
         info = one_device(store, device)
         found: Sequence[BestRow | TrialRow]
         if number is None:
-            found = best_per_class(store.best.list(name, info, accuracy=accuracy))
+            found = store.best.list(name, info, accuracy=accuracy)
         else:
             found = _trials(store, name, info, accuracy, number)
         if not found:

@@ -13,7 +13,6 @@ import click
 
 from autotune.analysis.retime import Changes, LayerPlan, Retimed, StaleResult, plans, template_change
 from autotune.analysis.retime import retime as measure_again
-from autotune.analysis.rooflines import best_per_class
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers
 from autotune.cli.output import note
@@ -47,7 +46,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
     name = name_of(what, directories)
     with Store(db, create=False) as store:
         changes = Changes(store, name, _opened(device, {info.kind for info in store.devices.list()}))
-        best = best_per_class(store.best.list(name))
+        best = store.best.list(name)
         families = load_recorded_templates(directories, (row.layer.problem.operation for row in best), what)
         found = [change for row in best for change in (*changes.of(row), *template_change(row, families))]
     doubtful = {(one.best.name, one.best.row.id) for one in found}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
+from autotune.analysis.rooflines import BestWithRoofline, with_roofline
 from autotune.analysis.why import WhyRow, explain
 from autotune.api.study_names import name_of
 from autotune.cli.best import floor_of, warn_faster_than_roofline
@@ -89,15 +89,14 @@ def why(
     name = name_of(what, directories)
     with Store(db, create=False) as store:
         info = one_device(store, device)
-        rows = store.best.list(name, info, accuracy=accuracy)
-        if not rows:
+        best = store.best.list(name, info, accuracy=accuracy)
+        if not best:
             raise StoreError(
                 f"{db}: no best kernel of {what}{f' on {info.name}' if info else ''} to explain; "
                 + store.best.advice(name, info, f"`autotune trials {what}` lists all of them")
             )
-        families = template_files(directories, operations_here((row.layer.problem.operation for row in rows), what))
+        families = template_files(directories, operations_here((row.layer.problem.operation for row in best), what))
         finals = {held.winner.id: held for held in store.finals.list(name)}  # the latest finals won by each winner
-        best = best_per_class(rows)
         brief = style is None and not everything
         chosen = _first_class(best) if brief else best
         explanations = [_explained(store, families, with_roofline(store, row), finals) for row in chosen]

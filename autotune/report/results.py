@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.analysis.history import history_rows
 from autotune.analysis.networks import Network, networks, rival_of, stored_study
-from autotune.analysis.rooflines import BestWithRoofline, best_per_class, with_roofline
+from autotune.analysis.rooflines import BestWithRoofline, with_roofline
 from autotune.api.family_importance import FamilyImportance, importance_of
 from autotune.columns import Cells
 from autotune.devices.device import DeviceInfo, Environment, Rate
@@ -77,7 +77,7 @@ def results(store: Store, what: str, devices: Sequence[DeviceInfo] | None = None
             groups.setdefault((row.name, row.device.identity, row.measurement_mode), []).append(row)
     if not groups:
         raise StoreError(f"{what}: there is no trial to report; `autotune trials` lists the recorded trials")
-    best = [with_roofline(store, row) for row in best_per_class(store.best.list(what))]
+    best = [with_roofline(store, row) for row in store.best.list(what)]
     names = dict.fromkeys(rows[0].study for rows in groups.values())
     studies = {name: stored_study(store, name) for name in names}
     shared = _Shared(

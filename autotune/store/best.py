@@ -105,7 +105,7 @@ class BestStore:
         Layers are in the order of their studies. A layer's first row is its fastest kernel in the accuracy classes that
         the study admits. For a problem, it doesn't matter what its layers are called. With `device`, a layer gets this
         device's rows or, if there are none, those of devices in the same class; `match` tells you which. If there is no
-        best kernel, the result is empty.
+        best kernel, the result is empty. Non-deterministic kernels are listed only if they beat the deterministic one.
         """
         if accuracy is not None:
             one_of("accuracy class", accuracy, ACCURACY_CLASSES)

@@ -71,23 +71,27 @@ decided AS (
             ORDER BY id DESC LIMIT 1)
         END AS measurement_id
     FROM first_choice
+),
+timed AS (
+    -- with the time of the deterministic kernel, which a non-deterministic one must beat
+    SELECT decided.*, median_us, retime_id,
+        min(iif(deterministic, median_us, NULL)) OVER (PARTITION BY $class) AS deterministic_us
+    FROM decided JOIN measurements ON measurements.id = measurement_id
 )
 SELECT
-    tuning_targets.layer_id, decided.tuning_target_id, decided.device_id, decided.accuracy, decided.deterministic,
-    decided.measurement_mode,
-    CASE WHEN decided.finals_id IS NOT NULL THEN 'finals'
-         WHEN measurements.retime_id IS NOT NULL THEN 'retime'
-         ELSE 'median' END AS decided_by,
-    decided.trial_id, decided.measurement_id
-FROM decided
-JOIN tuning_targets ON tuning_targets.id = decided.tuning_target_id AND tuning_targets.layer_id IS NOT NULL
-JOIN measurements ON measurements.id = decided.measurement_id"""
+    layer_id, tuning_target_id, device_id, accuracy, deterministic, measurement_mode,
+    CASE WHEN finals_id IS NOT NULL THEN 'finals' WHEN retime_id IS NOT NULL THEN 'retime' ELSE 'median' END
+        AS decided_by,
+    trial_id, measurement_id
+FROM timed JOIN tuning_targets ON tuning_targets.id = tuning_target_id AND layer_id IS NOT NULL
+WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us"""
 )
 
 
 def _rule(time_us: str, which_trials: str, which_finals: str) -> str:
     return _RULE.substitute(
         key=", ".join(KEY),
+        **{"class": ", ".join(name for name in KEY if name != "deterministic")},
         same_key=" AND ".join(f"later.{name} = held.{name}" for name in KEY),
         time_us=time_us,
         which_trials=which_trials,

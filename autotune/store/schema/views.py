@@ -98,7 +98,8 @@ SELECT
 {_OF_TRIALS}""",
     "best_trials": f"""\
 -- The best trial of each tuning target, device, accuracy class, determinism and measurement mode: the fastest winner
--- of finals, else the smallest ranking_median_us. measurement_id is the measurement that decided.
+-- of finals, else the smallest ranking_median_us. measurement_id is the measurement that decided. Non-deterministic
+-- kernels are listed only if they beat the deterministic one.
 {BEST_NOW}""",
     "best": f"""\
 -- The best kernel of each layer shape, device, accuracy class and measurement mode, with names: one row each.
@@ -188,18 +189,14 @@ FROM (
             SELECT noise_fraction FROM noise_floors
             WHERE noise_floors.device_id = best.device_id
                 AND noise_floors.measurement_mode = best.measurement_mode
-            ORDER BY origin = 'imported', id DESC LIMIT 1), 0) AS noise_floor,
-        min(iif(best.deterministic, measurements.median_us, NULL)) OVER (
-            PARTITION BY place.key, best.tuning_target_id, best.device_id, best.accuracy, best.measurement_mode
-        ) AS deterministic_us
+            ORDER BY origin = 'imported', id DESC LIMIT 1), 0) AS noise_floor
     FROM ({rule}) AS best
     CROSS JOIN results ON results.trial_id = best.trial_id
     CROSS JOIN measurements ON measurements.id = best.measurement_id
     LEFT JOIN json_each(:places{side}) AS place ON place.value ->> 0 = best.tuning_target_id
     WHERE (:places{side} IS NULL OR place.key IS NOT NULL)
         AND (:device_id{side} IS NULL OR best.device_id = :device_id{side})
-)
-WHERE deterministic OR deterministic_us IS NULL OR median_us < deterministic_us"""
+)"""
 
 
 def diff(kind: str) -> str:
