@@ -31,6 +31,8 @@ from .torch_plain import MODULES, Plain
 _PERMUTE, _UNSQUEEZE = torch.ops.aten.permute.default, torch.ops.aten.unsqueeze.default
 _SQUEEZE = torch.ops.aten.squeeze.dim
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
+_MOST_DEVIATIONS = 32.0
+"""Largest mean, in standard deviations, of a batch norm whose scale and shift a kernel reads in 16 bits."""
 NOT_COUNTED = "the network has inference tensors, whose changes PyTorch does not count"
 
 
@@ -317,7 +319,8 @@ class LayerGraph:
     ) -> Layer:
         """Return a layer with the operators in front of it.
 
-        If a tensor that the kernel would read is overwritten before it runs, the layer is returned unchanged.
+        The layer is returned unchanged if a tensor that the kernel would read is overwritten before it runs, or if
+        rounding would make a batch norm inaccurate.
         """
         reads = tuple(map(self._made, front.reads))
         last = layer.node if fused.addition is None else self._read.nodes[fused.addition]
@@ -329,7 +332,10 @@ class LayerGraph:
             kind = UpsampledConvolution
         elif len(problem.geometry.w) > len(conv.problem.geometry.w):
             kind = JoinedConvolution
-        module = kind(problem, conv.weight, conv.bias, self._factors_in_front(front, problem))
+        factors, deviations = self._factors_in_front(front, problem)
+        if deviations > _MOST_DEVIATIONS and problem.dtype != "f32":
+            return layer
+        module = kind(problem, conv.weight, conv.bias, factors)
         fused, *elsewhere_with = (
             replace(each, front=replace(front, problem=of))
             for each, of in zip((fused, *elsewhere), fronts, strict=True)
@@ -351,13 +357,20 @@ class LayerGraph:
         dtype = STORED[problem.dtype]
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
-    def _factors_in_front(self, front: Front, problem: Problem) -> Tensor | None:
-        """Return the scale and shift [2, N, C] of a batch norm in front of a convolution, or None if there is none."""
+    def _factors_in_front(self, front: Front, problem: Problem) -> tuple[Tensor | None, float]:
+        """Return the scale and shift [2, N, C] of a batch norm in front of a convolution, or None if there is none.
+
+        The second value is the largest mean of its channels, in standard deviations.
+        """
         if not problem.prologue.startswith("scale_shift"):
-            return None
+            return None, 0.0
         norm, read = self._read.nodes[front.operators[0]], self._made(front.reads[0])
-        factors = torch.stack(self._scale_and_shift(read, [norm], problem)).to(STORED[problem.dtype])
-        return factors[:, None].expand(-1, problem.x[0] or 0, -1).contiguous()
+        scale, shift = self._scale_and_shift(read, [norm], problem)
+        weight, bias = (each if each is None else each.double() for each in self._weights(norm))
+        means = (shift if bias is None else shift - bias) / (1.0 if weight is None else weight)
+        factors = torch.stack((scale, shift)).to(STORED[problem.dtype])
+        repeated = factors[:, None].expand(-1, problem.x[0] or 0, -1).contiguous()
+        return repeated, float(means.nan_to_num(nan=0.0).abs().max())  # a weight of 0 gives 0 / 0
 
     def _scale_and_shift(self, node: fx.Node, chain: list[fx.Node], problem: LayerProblem) -> tuple[Tensor, Tensor]:
         """Return the scale and shift [C] computed by operators after a node, for a problem whose images have C

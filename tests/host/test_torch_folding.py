@@ -196,3 +196,21 @@ def test_filters_stay_channels_last_and_so_does_an_example_of_sizes() -> None:
 def test_a_kernel_takes_the_bias_and_what_follows_a_batch_norm() -> None:
     (layer,) = read_network(Branching().eval(), (4, 2, 12, 12)).layers
     assert layer.problems[0].epilogue == "bias_silu"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mean", [3.0, 300.0])
+def test_a_batch_norm_in_front_of_a_convolution_is_accurate_with_any_mean(mean: float) -> None:
+    """A kernel for both reads the norm's scale and shift in 16 bits, which is only accurate for small means."""
+    norm, conv = nn.BatchNorm2d(64), nn.Conv2d(64, 8, 1)
+    norm.running_mean += mean * torch.linspace(0.5, 1, 64)
+    norm.running_var += torch.linspace(0, 1, 64)
+    network = nn.Sequential(norm, nn.ReLU(), conv).eval().half().to(memory_format=torch.channels_last)
+    x = (torch.randn(2, 6, 6, 64) + norm.running_mean).half().movedim(-1, 1)
+    last = read_network(network, x).layers[-1]
+    assert last.fused is not None
+    assert last.module is not None
+    normed, expected = (part(x.double()) for part in (network.double()[:2], network))
+    y = last.module(normed.half() if last.fused.front is None else x)
+    assert (y - expected).norm() / expected.norm() < 2e-3
+    assert (last.fused.front is None) == (mean > 32)
