@@ -183,9 +183,11 @@ def admitted_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
 
 
 def informative_classes(accuracy: str | None, dtype: str) -> tuple[str, ...]:
-    """Return what `Study.informative` returns for layers with this storage type."""
-    admitted = admitted_classes(accuracy, dtype)
-    return tuple(dict.fromkeys([*admitted, *_SIXTEEN_BITS])) if {*admitted} & {*_SIXTEEN_BITS} else admitted
+    """Return what `Study.informative` returns for layers with this storage type, in the same order for both 16-bit
+    types.
+    """
+    admitted = {*admitted_classes(accuracy, dtype)}
+    return tuple(sorted(admitted | {*_SIXTEEN_BITS} if admitted & {*_SIXTEEN_BITS} else admitted))
 
 
 def distinct_layers(layers: Iterable[Layer]) -> tuple[Layer, ...]:

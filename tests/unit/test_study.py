@@ -302,6 +302,7 @@ def test_what_may_win_follows_the_storage_type_or_the_study(tmp_path: Path) -> N
     assert "fp16" in study.admitted(problems["f16"])
     assert "fp16-acc16" not in study.admitted(problems["f16"]), "half accumulation must be asked for"
     assert "bf16" in study.admitted(problems["bf16"])
+    assert study.informative(problems["f16"]) == study.informative(problems["bf16"]), "a reader can keep one result"
     loose = load_study(write(tmp_path, ("trials = 10", 'accuracy = "fp32-class"')))
     assert loose.admitted(problems["f32"]) == ("fp32", "fp32-3xtf32")
 
