@@ -16,6 +16,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .convolution import FilterGradient, Geometry, Problem, activation_of, data_gradient, filter_gradient
 from .fusion import LayerProblem
+from .gradient_fusion import MASKED
 from .interface import Library
 from .layer_names import plain_name, unused_name
 from .torch_benchmark import BRIEF, THOROUGH, Effort, Times, timed
@@ -41,8 +42,6 @@ from .untuned_build import BuiltKernel, UntunedBuild
 
 PARTS = {"output": "output", "data": "data gradient", "filters": "filter gradient"}
 """The parts of a convolution in training: the names of the fields in `Parts` -> their names in reports."""
-MASKED = "add_masked"
-"""A masked data gradient's epilogue."""
 DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 
 
@@ -58,13 +57,10 @@ class Site:
     """the gradients that the network needs: data, filters"""
     weight_dtype: torch.dtype
     device: torch.device
-    masked: bool = False
-    """whether the kernel of the data gradient may add the gradient of other readers of the input and mask the sum; the
-    input is then the output of a ReLU"""
-    after: str = ""
-    """an activation, whose output is the input, and by whose derivative the kernel of the data gradient may multiply"""
+    epilogue: str = "none"
+    """what the kernel of the data gradient may compute as well (see `data_epilogues`)"""
     linear: bool = False
-    """whether it is a linear layer, whose data gradient alone a kernel may compute, together with that derivative"""
+    """whether it is a linear layer, whose data gradient alone a kernel may compute, together with the epilogue"""
 
     def parts(self, **calls: str) -> Parts:
         """Return the parts that these kernels compute."""
@@ -74,13 +70,12 @@ class Site:
     def problems(self) -> dict[str, tuple[Problem | FilterGradient, ...]]:
         """The problems that may compute each part, in order of preference."""
         of = self.problem.geometry
-        differentiated = (data_gradient(of, f"derivative_{self.after}"),) * bool(self.after)
+        fused = (data_gradient(of, self.epilogue),) * (self.epilogue != "none")
         if self.linear:
-            return {"data": differentiated}
+            return {"data": fused}
         with_bias = (replace(self.problem, epilogue="bias"),) * self.has_bias
         found: dict[str, tuple[Problem | FilterGradient, ...]] = {"output": (*with_bias, self.problem)}
-        masked = (data_gradient(of, MASKED),) * self.masked
-        found |= {"data": (*differentiated, *masked, data_gradient(of))} if "data" in self.wants else {}
+        found |= {"data": (*fused, data_gradient(of))} if "data" in self.wants else {}
         found |= {"filters": (filter_gradient(of),)} if "filters" in self.wants else {}
         return found
 
@@ -346,7 +341,7 @@ def _race(
         z, mask, saved = tensors.others
         if z is not None and not parts.data:
             return torch.addcmul(z, made, mask)  # has the reads and writes of the kernel that Inductor would generate
-        return made if saved is None or parts.data else differentiated(made, site.after, saved)
+        return made if saved is None or parts.data else differentiated(made, activation_of(site.epilogue), saved)
 
     tuned: Callable[[_Tensors], Tensor] = partial(run, parts=site.parts(**{part: call}))
     theirs: Callable[[_Tensors], Tensor] = partial(run, parts=plain)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from .activations import BY_WORD
 from .convolution import Geometry, Problem
+from .fusion import Graph, MatrixProduct, Operator
+from .gradient_fusion import data_epilogues
 from .interface import Library
 from .torch_call import DTYPES, STORED
 from .torch_dynamo import label
 from .torch_gradients import TRAINED as OPERATOR
 from .torch_gradients import TrainedLayer, after_activation, forked, trained_convolution
 from .torch_training import DEFAULTS, PARTS, Site, TrainingReport, judged, number, site_of
-from .torch_training_norms import RELUS, mask_gradient, masks_others, rewrite_norms
+from .torch_training_norms import RELUS, mask_gradient, normalized, rewrite_norms
 from .torch_training_pools import rewrite_pools
 from .untuned_build import UntunedBuild
 
@@ -34,7 +37,7 @@ _ACTIVATIONS: Mapping[object, str] = {
     functional.silu: "silu",
     functional.gelu: "gelu",
 }
-"""Targets of nodes -> the activations whose derivatives kernels of data gradients may multiply by."""
+"""Targets of nodes -> activations."""
 
 
 class _TrainedCall(nn.Module):
@@ -70,6 +73,7 @@ def train_graph(
     """Make kernels compute the convolutions of a graph captured by Dynamo, which is changed."""
     rewrite_norms(graph)
     rewrite_pools(graph)
+    epilogues = _epilogues(graph.graph)
     found: list[tuple[fx.Node, Site]] = []
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in _ARGUMENTS:
@@ -80,13 +84,12 @@ def train_graph(
             arguments = {name: given.get(name, default) for name, default in DEFAULTS.items()}
             site = site_of(name, values, arguments, transposed=_ARGUMENTS[node.target] is _OF_TRANSPOSED)
             if site is not None:
-                after = _activation_before(node) if _may_fuse(site, values[0]) else ""
-                masked = _may_fuse(site, values[0]) and masks_others(given["input"], node)
-                found.append((node, replace(site, masked=masked, after=after)))
-        elif node.op == "call_function" and node.target is functional.linear and (after := _activation_before(node)):
+                epilogue = epilogues.get(node, "none") if _may_fuse(site, values[0]) else "none"
+                found.append((node, replace(site, epilogue=epilogue)))
+        elif node.op == "call_function" and node.target is functional.linear and node in epilogues:
             site = _linear_site(node)
             if site is not None and _may_fuse(site, _first(node).meta["example_value"]):
-                found.append((node, replace(site, after=after)))
+                found.append((node, replace(site, epilogue=epilogues[node])))
     layers, report = judged([site for _, site in found], libraries, started, margin)
     for (node, _), layer in zip(found, layers, strict=True):
         if layer is not None:
@@ -124,19 +127,31 @@ def _may_fuse(site: Site, x: Tensor) -> bool:
     return as_computed and len(site.wants) == len(PARTS) - 1
 
 
-def _activation_before(node: fx.Node) -> str:
-    """Return the word of the activation between another layer and this one, which nothing else reads, or "".
+def _epilogues(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Return the epilogues of layers' data gradients."""
+    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    made = [(node, operator) for node in nodes for operator in _operators(node)]
+    outputs = frozenset(node.name for node in graph.output_node().all_input_nodes)
+    network = Graph(tuple(operator for _, operator in made), outputs)
+    return {made[at][0]: epilogue for at, epilogue in data_epilogues(network).items()}
 
-    Other operators, such as batch norms, read an activation's gradient anyway, so its derivative costs them nothing.
-    """
-    x = _given(node)["input"]
-    word = _ACTIVATIONS.get(x.target, "") if isinstance(x, fx.Node) else ""
-    if not word or len(x.users) > 1:
-        return ""
-    before = _first(x)
-    if before.target not in (*_ARGUMENTS, functional.linear) or len(before.users) > 1:
-        return ""
-    return "gelu_tanh" if x.kwargs.get("approximate") == "tanh" else word
+
+def _operators(node: fx.Node) -> Iterator[Operator]:
+    """Yield the operators that a node computes, for `data_epilogues`. Only activations have a function."""
+    reads, writes = tuple(each.name for each in node.all_input_nodes), (node.name,)
+    if node.target in (*_ARGUMENTS, functional.linear):
+        product = MatrixProduct(node.name, 0) if node.target is functional.linear else None
+        yield Operator((_first(node).name,), writes, "convolution", product=product)
+    elif node.target is normalized:
+        x, residual, relu = (node.args[at] for at in (0, 7, 8))
+        kinds = ["affine", *["addition"] * isinstance(residual, fx.Node), *["relu"] * (relu is True)]
+        names = [str(x), *(f"{node.name}, {kind}" for kind in kinds[:-1]), node.name]
+        for at, kind in enumerate(kinds):
+            read = (names[at], str(residual)) if kind == "addition" else (names[at],)
+            yield Operator(read, (names[at + 1],), kind, BY_WORD[kind] if kind == "relu" else None)
+    else:
+        word = "gelu_tanh" if node.kwargs.get("approximate") == "tanh" else _ACTIVATIONS.get(node.target, "")
+        yield Operator(reads, writes, function=BY_WORD.get(word))
 
 
 def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
@@ -145,7 +160,7 @@ def _given(node: fx.Node) -> dict[str, fx.node.Argument]:
 
 
 def _first(node: fx.Node) -> fx.Node:
-    """Return the tensor that an activation or a linear layer reads."""
+    """Return the tensor that an activation or a layer reads."""
     tensor = node.args[0] if node.args else node.kwargs["input"]
     assert isinstance(tensor, fx.Node)  # noqa: S101 - as PyTorch declares
     return tensor

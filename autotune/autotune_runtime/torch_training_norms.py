@@ -69,11 +69,6 @@ def _counts(node: fx.Node) -> bool:
     return node.meta["example_value"].dim() == 0
 
 
-def masks_others(x: fx.Node, node: fx.Node) -> bool:
-    """Return whether x is a batch norm with a ReLU and several readers, of which `node` is the first."""
-    return x.target is normalized and x.args[-1] is True and len(x.users) > 1 and node is next(iter(x.users))
-
-
 def mask_gradient(x: fx.Node) -> None:
     """Mark the gradient of a batch norm as masked."""
     x.args = (*x.args, True)

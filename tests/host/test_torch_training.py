@@ -60,12 +60,13 @@ def listed() -> list[Problem]:
     residual = of_network(training.residual(), images)
     of_signals = [each for each in of_network(training.signals(), signals) if each.has("dw")]
     problems = [*small, *residual, *of_network(training.pair(), images), *of_signals]
-    masked = next(each for each in residual if each.operation.name == "conv_transpose")
     problems += [
-        make_problem(masked.operation, {**masked.values, "epilogue": "add_masked"}),
-        make_problem(masked.operation, {**masked.values, "epilogue": "derivative_silu"}),
-        make_problem(masked.operation, {**masked.values, "k": 16, "epilogue": "derivative_gelu"}),
+        make_problem(each.operation, {**each.values, "epilogue": "none"})  # for frozen filters
+        for each in residual
+        if each.values.get("epilogue") == "add_masked"
     ]
+    perceptron = of_network(training.perceptron(), images)
+    problems += [each for each in perceptron if str(each.values.get("epilogue")).startswith("derivative")]
     problems += [make_problem(each.operation, {**each.values, "dtype": "bf16"}) for each in small]
     return [*dict.fromkeys(problems)]
 

@@ -602,6 +602,30 @@ def test_training_has_the_gradients_of_each_convolution_but_the_first_ones_data(
     assert of_filters.array("dw").shape == (16, 1, 3, 3, 4)
 
 
+def test_training_has_what_data_gradients_compute_as_well(autotune: Command, tmp_path: Path) -> None:
+    """A residual block, and a convolution behind another one's activation."""
+    weights = {"w": (8, 3, 3, 3), "b": (8,), **dict.fromkeys("vut", (8, 8, 1, 1))}
+    weights |= {f"{name}{at}": (8,) for name in ("scale", "shift", "mean", "var") for at in (1, 2)}
+    first, second = (f"scale{at} shift{at} mean{at} var{at}" for at in (1, 2))
+    nodes = [
+        CONV,
+        node("BatchNormalization", f"c {first}", "n1"),
+        node("Relu", "n1", "r"),
+        node("Conv", "r v", "v1"),
+        node("BatchNormalization", f"v1 {second}", "n2"),
+        node("Add", "n2 r", "sum"),
+        node("Relu", "sum", "s"),
+        node("Conv", "s u", "u1"),
+        node("Sigmoid", "u1", "gate"),
+        node("Mul", "u1 gate", "silu"),
+        node("Conv", "silu t", "t1"),
+    ]
+    model = saved(tmp_path / "net.onnx", nodes, weights=weights)
+    found = {layer.name: layer.problem for layer in layers(autotune, model, "--training", "--layout", "nhwc")}
+    data = {name: problem.values["epilogue"] for name, problem in found.items() if name.endswith("-data")}
+    assert data == {"v-data": "add_masked", "u-data": "none", "t-data": "derivative_silu"}
+
+
 def test_training_is_of_channels_last_convolutions(autotune: Command, tmp_path: Path) -> None:
     model = saved(tmp_path / "net.onnx", [CONV])
     refused(autotune("import-model", model, "--training"), "--training", "add --layout nhwc")
