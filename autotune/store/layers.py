@@ -1,4 +1,4 @@
-"""Layers as shapes, and tuning targets: a layer, a set of layers, or an imported space."""
+"""Layers as shapes, and tuning targets: a layer or a set of layers."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class _Merge:
     def run(self) -> Merged:
         """Copy all tables, parents first."""
         self._bring(layers, ("operation", "problem"))
-        self._bring(tuning_targets, ("kind", "layer_id", "name", "params"), where="o.kind <> 'layers'")
+        self._bring(tuning_targets, ("kind", "layer_id"), where="o.kind = 'layer'")
         self._bring(devices, DEVICE_IDENTITY)
         self._bring(environments, ENVIRONMENT_IDENTITY)
         self._bring(runs, ("device_id", "environment_id", "attributes", "started_at"))

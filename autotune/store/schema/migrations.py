@@ -6,7 +6,7 @@ import json
 import sqlite3
 import tomllib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -96,11 +96,7 @@ def _copying(raw: sqlite3.Connection, table: str, columns: list[str]) -> str:
 
 def _admitted(study: str, dtype: str | None) -> str:
     """Return the accuracy classes that a study's text admits, as JSON."""
-    try:
-        table: Mapping[str, object] = tomllib.loads(study)
-    except tomllib.TOMLDecodeError:  # the text of an imported space is not TOML
-        table = {}
-    accuracy = table.get("accuracy")
+    accuracy = tomllib.loads(study).get("accuracy")
     return json.dumps(admitted_classes(accuracy if isinstance(accuracy, str) else None, dtype or "f32"))
 
 

@@ -67,16 +67,11 @@ layers = table(
 
 tuning_targets = table(
     "tuning_targets",
-    "The target of a trial: a layer, a set of layers (a dispatcher), or a search space imported from a file.",
+    "The target of a trial: a layer or a set of layers (a dispatcher).",
     key(),
-    word("kind", ("layer", "layers", "space")),
+    word("kind", ("layer", "layers")),
     reference("layer_id", "layers", "of a layer, else NULL", null=True, unique=True),
-    text("name", "of a space, its kernel's; else NULL", null=True),
-    json_object("params", "of a space, JSON object, parameter to its values in order; else NULL", null=True),
-    UniqueConstraint("name", "params"),
     CheckConstraint("(kind = 'layer') = (layer_id IS NOT NULL)"),
-    CheckConstraint("(kind = 'space') = (name IS NOT NULL)"),
-    CheckConstraint("(kind = 'space') = (params IS NOT NULL)"),
 )
 
 tuning_target_layers = table(

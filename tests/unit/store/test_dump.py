@@ -132,8 +132,8 @@ BAD = {
     "not authorized  ": "DELETE FROM trials;",
     "not authorized   ": "CREATE TRIGGER t AFTER INSERT ON trials BEGIN SELECT 1; END;",
     "CHECK constraint failed": "INSERT INTO trials SELECT * FROM trials WHERE 0; "
-    "INSERT INTO tuning_targets VALUES (99, 'nothing', NULL, NULL, NULL);",
-    "cannot store TEXT value in INTEGER column": "INSERT INTO tuning_targets VALUES (99, 'layer', 'x', NULL, NULL);",
+    "INSERT INTO tuning_targets VALUES (99, 'nothing', NULL);",
+    "cannot store TEXT value in INTEGER column": "INSERT INTO tuning_targets VALUES (99, 'layer', 'x');",
     "UNIQUE constraint failed": "INSERT INTO studies SELECT * FROM studies;",
     "syntax error": "INSERT INTO;",
     "no such table": "INSERT INTO elsewhere VALUES (1);",

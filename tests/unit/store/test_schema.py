@@ -74,7 +74,7 @@ def test_the_database_refuses_what_the_code_never_writes(path: Path, store: Stor
         "UPDATE measurements SET samples_us = '{}'",
         "UPDATE measurements SET median_us = -1.0",
         "INSERT INTO retimes VALUES (1, 1, 1, 2.0, NULL, 'confirmed', '', '')",
-        "INSERT INTO tuning_targets VALUES (9, 'space', NULL, NULL, NULL)",
+        "INSERT INTO tuning_targets VALUES (9, 'layer', NULL)",
         "INSERT INTO measurements (trial_id, cache, sample_count, samples_us, median_us, q1_us, q3_us, discarded,"
         " throttled, passes, launch) SELECT trial_id, cache, 0, '[]', 1.0, 1.0, 1.0, 0, 0, 1, launch FROM measurements",
     ):
