@@ -7,8 +7,6 @@ from datetime import datetime
 
 from sqlalchemy import delete, select
 
-from autotune.errors import StoreError
-from autotune.escape import one_line
 from autotune.store.rows import insert, record_of, rows_of
 from autotune.store.run_context import Scope
 from autotune.store.schema.column_kinds import Values
@@ -38,16 +36,10 @@ class QuarantineStore:
     def add(self, scope: Scope, source_hash: str, reason: str, message: str) -> None:
         """Quarantine a stored source on the scope's device and in its environment. Only the latest reason is kept."""
         with self.database.write() as connection:
-            found = select(sources.c.id).where(sources.c.hash == source_hash)
-            source_id = connection.execute(found).scalar_one_or_none()
-            if source_id is None:
-                raise StoreError(
-                    f"{scope.name}: source {one_line(source_hash)} is not stored; begin a trial with it first"
-                )
             identity: Values = {
                 "device_id": scope.device_id,
                 "environment_id": scope.environment_id,
-                "source_id": source_id,
+                "source_id": connection.execute(select(sources.c.id).where(sources.c.hash == source_hash)).scalar_one(),
             }
             why: Values = {"reason": reason, "message": message, "created_at": self.database.now()}
             same = (quarantine.c[name] == value for name, value in identity.items())

@@ -8,8 +8,6 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 
 from autotune.devices.device import DeviceInfo, Environment
-from autotune.errors import StoreError
-from autotune.escape import one_line
 from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
 from autotune.store.rows import insert, record_of, rows_of
@@ -66,12 +64,9 @@ def _insert(
     """Store a retime and its measurement, which now ranks the trial, and return the retime's id.
 
     Among one kernel's trials on one device, only the last one measured is ranked. Finals that the retime contradicts
-    are superseded. Raises StoreError for a trial without a time.
+    are superseded.
     """
-    what = f"retime of trial {row.trial.number} of {row.name}"
-    trial = next(rows_of(connection, select(trials).where(trials.c.id == row.id)), None)
-    if trial is None or trial[trials.c.median_us] is None:
-        raise StoreError(f"{what}: it is not a correct trial of this database")
+    trial = next(rows_of(connection, select(trials).where(trials.c.id == row.id)))
     ranking_median_us = trial[trials.c.ranking_median_us]
     before_us = trial[trials.c.median_us] if ranking_median_us is None else ranking_median_us
     after_us = None if timing is None else timing.median_us
@@ -109,14 +104,8 @@ class RetimeStore:
         """Store a retime's result: a label from RETIME_LABELS and, unless the retime failed, the timing.
 
         From now on, `best` ranks the trial by the new median, even if the trial was imported. If the new median
-        contradicts finals for the same layer, device and accuracy class, these are superseded. Raises StoreError for a
-        trial from another device.
+        contradicts finals for the same layer, device and accuracy class, these are superseded.
         """
-        if device.identity != row.device.identity:
-            raise StoreError(
-                f"{row.name}: trial {row.trial.number} belongs to {one_line(row.device.name)}; "
-                f"it cannot be re-timed on {one_line(device.name)}"
-            )
         with self.runs.write(device, environment) as run:
             retime_id = _insert(run.connection, row, run.id, label, timing, message, run.now)
             return _rows(run.connection, retimes.c.id == retime_id)[0]
