@@ -44,11 +44,8 @@ def study_named(name: str, db: str | Path, directories: Sequence[Path] = ()) -> 
         stored = next((row for row in reversed(stored_studies(db)) if row.name == name), None)
         if stored is None:
             raise
-        if not stored.text:
-            raise StudyError(f"{name}: {db} has its results but not its file; give the file") from None
-        study = parse_study(
-            stored.text, name, f"study {name} of {db}", partial(find_operation, directories=(*directories, Path()))
-        )
+        find = partial(find_operation, directories=(*directories, Path()))
+        study = parse_study(stored.text, name, f"study {name} of {db}", find)
         if study.name != name:
             raise StudyError(f"{name}: {db} keeps the file of {study.name} for it; give the file") from None
         return study

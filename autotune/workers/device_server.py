@@ -91,8 +91,6 @@ class WorkerServer:
         return self._device
 
     def _layer(self, problem: Problem) -> LayerBench:
-        if problem not in self._layers:
-            raise DeviceError(f"the worker has no data of the layer {problem}")
         return self._layers[problem]
 
     def _forget(self, problem: Problem) -> None:
