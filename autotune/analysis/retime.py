@@ -168,7 +168,7 @@ def _timed(
         return
     floor = store.noise_floors.latest(info, measurement_mode)
     store.noise_floors.add(info, environment, measurement_mode, noise * timings.kernels[0].median_us, noise)
-    stands_by = store.measurements.latest([row.id for row, _, _ in verified])
+    stands_by = store.retimes.latest_timings([row.id for row, _, _ in verified])
     for (row, _, _), timing in zip(verified, timings.kernels, strict=True):
         reach = max(
             noise, floor.noise_fraction if floor else 0.0, median_half_width(timing.samples_us) / timing.median_us

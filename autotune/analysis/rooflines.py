@@ -82,7 +82,7 @@ def _limiter(bound: Floor, median_us: float, held: Residency) -> str:
 
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, Store, TrialRow
+    from autotune.store import BestRow, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,6 @@ class BestWithRoofline:
 
 def with_roofline(store: Store, row: BestRow) -> BestWithRoofline:
     """Add the facts about the kernel to a row of `best`."""
-    return BestWithRoofline(row, _facts(row.row, row.median_us, store.rates.best(row.row.device)))
-
-
-def _facts(row: TrialRow, median_us: float | None, rates: Mapping[str, float]) -> Facts:
-    trial = row.trial
-    return facts(row.device, row.problem, trial.accuracy, row.stages, trial.resources, median_us, rates, row.flops)
+    kernel, trial, rates = row.row, row.row.trial, store.rates.best(row.row.device)
+    what = (kernel.device, kernel.problem, trial.accuracy, kernel.stages, trial.resources)
+    return BestWithRoofline(row, facts(*what, row.median_us, rates, kernel.flops))

@@ -12,12 +12,9 @@ def layer_name(row: Cells) -> str:
     return f"{row['study']}.{row['layer'] or ''}"
 
 
-def joined(words: tuple[str, ...] | None) -> Items | None:
-    """Join several words in one cell."""
-    return None if words is None else Items(words, " and ")
-
-
-OCCUPANCY_LIMITS = Column[Cells]("occupancy_limits", lambda trial: joined(trial["occupancy_limits"]), terminal=False)
+OCCUPANCY_LIMITS = Column[Cells](
+    "occupancy_limits", lambda row: (words := row["occupancy_limits"]) and Items(words, " and "), terminal=False
+)
 TRIAL_COLUMNS = (
     *key_columns("layer", "number"),
     *key_columns("device", "template", hidden=True),

@@ -16,7 +16,7 @@ from autotune.trial import END_TO_END, Outcome, Resources
 
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.store import Store, TrialRow
+    from autotune.store import Store
 
 
 def problem_of_row(row: Mapping[str, Any]) -> Problem:
@@ -66,40 +66,29 @@ def _limits(found: Facts) -> Cells:
     }
 
 
-def cells_of(row: TrialRow) -> Cells:
-    """Return a TrialRow's cells as in `trial_rows`, without the cells that depend on the device's limits."""
-    trial = row.trial
+def best_cells(kernel: BestWithRoofline) -> Cells:
+    """Return a best kernel's cells, with the deciding time, under the same keys as in `trial_rows`."""
+    best, found = kernel.best, kernel.facts
+    row, trial = best.row, best.row.trial
     parts = (trial.resources, trial.phases, trial, row)
-    return {field.name: getattr(part, field.name) for part in parts for field in fields(part)} | {
-        "layer": row.name,
+    return {
+        **{field.name: getattr(part, field.name) for part in parts for field in fields(part)},
+        **{name: getattr(best.timing, name) for name in ("median_us", "q1_us", "q3_us")},
+        **_limits(found),
+        "layer": best.name,
+        "problem": str(best.layer.problem),
         "device": row.device.name,
         "template": trial.config.template,
         "driver": row.environment.driver,
         "toolkit": row.environment.toolkit,
         "date": row.ended_at,
-        "outcome": trial.outcome.value,
-        "median_us": row.median_us,
-        "gflops": row.gflops,
-        "registers": trial.resources.registers or None,
-        "spill_bytes": trial.resources.spill_bytes if trial.resources.registers else None,
-        "smem_bytes": trial.smem_bytes if trial.compiled else None,
-        "error_over_bound": trial.over_bound,
-        "problem": str(row.problem),
-    }
-
-
-def best_cells(kernel: BestWithRoofline) -> Cells:
-    """Return a best kernel's cells: its trial's cells, with the layer's name and the deciding time."""
-    best, found = kernel.best, kernel.facts
-    return {
-        **cells_of(best.row),
-        **{name: getattr(best.timing, name) for name in ("median_us", "q1_us", "q3_us")},
-        **_limits(found),
-        "layer": best.name,
-        "problem": str(best.layer.problem),
         "match": best.match,
         "samples": len(best.timing.samples_us),
         "gflops": best.gflops,
+        "registers": trial.resources.registers or None,
+        "spill_bytes": trial.resources.spill_bytes if trial.resources.registers else None,
+        "smem_bytes": trial.smem_bytes,
+        "error_over_bound": trial.over_bound,
         "floor_us": kernel.floor_us,
         "ffma_us": found.floor and found.floor.ffma_us,
         "decided_by": best.decided_by,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, select, update
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.store.devices import Runs, environment_of
 from autotune.store.finals import supersede_finals
-from autotune.store.rows import insert, record_of, rows_of
+from autotune.store.rows import among, insert, record_of, rows_of
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import environments, measurements, retimes, runs, trials
 from autotune.store.sqlite.database import Database
@@ -109,6 +110,12 @@ class RetimeStore:
         with self.runs.write(device, environment) as run:
             retime_id = _insert(run.connection, row, run.id, label, timing, message, run.now)
             return _rows(run.connection, retimes.c.id == retime_id)[0]
+
+    def latest_timings(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
+        """Return each trial's latest measurement, made while tuning, in finals or in a retime."""
+        statement = select(measurements).where(among(measurements.c.trial_id, trial_ids)).order_by(measurements.c.id)
+        with self.database.read() as connection:
+            return {row[measurements.c.trial_id]: timing_of(row) for row in rows_of(connection, statement)}
 
     def list(self, what: str | None = None) -> tuple[RetimeRow, ...]:
         """List the retimes for layers with these shapes in any study, oldest first."""

@@ -22,7 +22,7 @@ from autotune.store.sqlite.open_database import open_for_reading, open_for_writi
 from autotune.store.sqlite.query import QueryResult, run_query
 from autotune.store.studies import StudyStore
 from autotune.store.trial_store import KnownStore, TrialStore
-from autotune.store.trials import EndToEndStore, MeasurementStore
+from autotune.store.trials import EndToEndStore
 from autotune.store.warm_start_trials import TopTrialStore
 
 
@@ -51,7 +51,6 @@ class Store:
         self.results = ResultStore(database)
         self.known = KnownStore(database)
         self.top_trials = TopTrialStore(database)
-        self.measurements = MeasurementStore(database)
         self.finals = FinalsStore(database)
         self.best = BestStore(database)
         self.retimes = RetimeStore(database, runs)

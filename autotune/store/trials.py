@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
@@ -56,19 +56,6 @@ def timing_values(timing: Timing) -> Values:
 def timing_of(row: RowMapping) -> Timing:
     """Make the timing of a row that includes the columns of `measurements`."""
     return record_of(Timing, row, measurements, sm_clocks_mhz=row[measurements.c.sm_clocks_mhz] or ())
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementStore:
-    """Every measurement of every trial."""
-
-    database: Database
-
-    def latest(self, trial_ids: Sequence[int]) -> Mapping[int, Timing]:
-        """Return each trial's latest measurement, made while tuning, in finals or in a retime."""
-        statement = select(measurements).where(among(measurements.c.trial_id, trial_ids)).order_by(measurements.c.id)
-        with self.database.read() as connection:
-            return {row[measurements.c.trial_id]: timing_of(row) for row in rows_of(connection, statement)}
 
 
 Origin = Literal["measured", "imported"]
