@@ -37,7 +37,7 @@ from autotune.store.schema.tables import (
     tuning_targets,
 )
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import LayerRef, called, current_places, find, one_of, target_ids
+from autotune.store.studies import LayerRow, called, current_places, find, one_of, target_ids
 from autotune.store.trials import TrialRow, gflops, timing_of, trials_by_id
 from autotune.trial import ACCURACY_CLASSES, END_TO_END, Outcome, Timing
 
@@ -160,7 +160,7 @@ class BestStore:
 
 def part_of(
     connection: Connection, where: str, what: str | None, study: tuple[str, int] | None
-) -> tuple[tuple[LayerRef, ...] | None, dict[str, Any]]:
+) -> tuple[tuple[LayerRow, ...] | None, dict[str, Any]]:
     """Return the layers of a study's generation, and the parameters of `best_of`.
 
     Without a study, return the layers that `what` names (None: all layers), and parameters for no study.
@@ -185,7 +185,7 @@ _CHOSEN: tuple[ColumnElement[Any], ...] = (
 def _best(
     connection: Connection,
     targets: Collection[int] | None,
-    places: Sequence[LayerRef] | None,
+    places: Sequence[LayerRow] | None,
     part: Mapping[str, Any] | None = None,
 ) -> Iterator[BestRow]:
     """Yield the best kernels for some tuning targets, with the names that their studies give to the layers.
@@ -236,7 +236,7 @@ def _first_choice_first(rows: Sequence[BestRow], admitted: Collection[str]) -> S
     return sorted(rows, key=lambda best: best is not min(rows, key=rank))
 
 
-def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRef] | None) -> set[int]:
+def _targets(connection: Connection, what: str | Problem, places: Sequence[LayerRow] | None) -> set[int]:
     """Return the ids of a problem's or some layers' tuning targets."""
     if isinstance(what, Problem):
         return {row.id for row in connection.execute(target_of(what))}

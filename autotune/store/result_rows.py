@@ -16,7 +16,7 @@ from autotune.store.devices import same_device
 from autotune.store.schema.tables import devices, trials
 from autotune.store.schema.views import HISTORY, LISTED, diff
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import LayerRef, current_places, find, one_of
+from autotune.store.studies import LayerRow, current_places, find, one_of
 from autotune.trial import Outcome
 
 SORTS = ("number", "median", "registers", "error", "started")
@@ -102,7 +102,7 @@ def _side(connection: Connection, side: Side, what: str | None, where: str, suff
     return {f"{name}{suffix}": value for name, value in values.items()}
 
 
-def _named(places: Iterable[LayerRef]) -> str:
+def _named(places: Iterable[LayerRow]) -> str:
     """Return the parameter `:places`: tuning targets with their layers' names, as JSON."""
     return json.dumps([(place.tuning_target_id, place.name) for place in current_places(places)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select, update
@@ -55,22 +55,6 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True)
 class LayerRow:
-    """A layer in a generation of a study, and its progress on all devices."""
-
-    study: str
-    generation: int
-    layer: Layer
-    trials: int
-    """number of finished trials"""
-
-    @property
-    def name(self) -> str:
-        """`study.layer`."""
-        return f"{self.study}.{self.layer.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRef:
     """A layer in a generation of a study, with the ids that its trials refer to."""
 
     study: str
@@ -82,6 +66,8 @@ class LayerRef:
     """False if the study file no longer has the layer"""
     admitted: tuple[str, ...]
     """the accuracy classes that may win the layer in the study"""
+    trials: int = 0
+    """number of finished trials on all devices, if they were counted"""
 
     @property
     def name(self) -> str:
@@ -100,7 +86,7 @@ def next_generation(connection: Connection, name: str) -> int:
     return (connection.execute(last).scalar_one() or 0) + 1
 
 
-def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRef, ...]:
+def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRow, ...]:
     """Return the layers that `what` refers to.
 
     `what` is a study, `study.layer` or the bare name of a layer. None means all layers.
@@ -138,8 +124,8 @@ def find(connection: Connection, what: str | None, where: str, generations: str 
     return found
 
 
-def _place_of(row: RowMapping) -> LayerRef:
-    return LayerRef(
+def _place_of(row: RowMapping) -> LayerRow:
+    return LayerRow(
         study=row[studies.c.name],
         generation=row[studies.c.generation],
         layer=layer_of(row),
@@ -156,7 +142,7 @@ def called(what: str) -> ColumnElement[bool]:
     return or_(studies.c.name == what, full_name == what, study_layers.c.name == what)
 
 
-def _did_you_mean(what: str, places: Sequence[LayerRef]) -> str:
+def _did_you_mean(what: str, places: Sequence[LayerRow]) -> str:
     """List the names most similar to a wrong one, or else the layers of the study that it mentions, or else studies."""
     known = sorted({place.study for place in places})
     if not known:
@@ -177,16 +163,16 @@ def one_of(what: str, word: str, allowed: Iterable[str]) -> None:
         raise StoreError(f"{what} {one_line(word)!r}: expected one of {', '.join(allowed)}")
 
 
-def target_ids(places: Iterable[LayerRef]) -> set[int]:
+def target_ids(places: Iterable[LayerRow]) -> set[int]:
     """Return the ids of these layers' shapes, for queries across all studies."""
     return {place.tuning_target_id for place in places}
 
 
-def current_places(places: Iterable[LayerRef]) -> tuple[LayerRef, ...]:
+def current_places(places: Iterable[LayerRow]) -> tuple[LayerRow, ...]:
     """Return the layers that are still in their study files. If an imported study has the same layer, it is listed
     once.
     """
-    found: dict[tuple[str, int], LayerRef] = {}
+    found: dict[tuple[str, int], LayerRow] = {}
     for place in places:
         if place.current:
             found.setdefault((place.name, place.tuning_target_id), place)
@@ -264,10 +250,7 @@ class StudyStore:
         finished: Counter[tuple[str, int]] = Counter()
         for place in places:
             finished[place.name, place.tuning_target_id] += counts.get((place.study_id, place.tuning_target_id), 0)
-        return tuple(
-            LayerRow(place.study, place.generation, place.layer, finished[place.name, place.tuning_target_id])
-            for place in current
-        )
+        return tuple(replace(place, trials=finished[place.name, place.tuning_target_id]) for place in current)
 
 
 def _check_same_study(connection: Connection, study_id: int, study: Study, where: str) -> None:
@@ -283,7 +266,7 @@ def _check_same_study(connection: Connection, study_id: int, study: Study, where
         )
 
 
-def _gone(connection: Connection, what: str, place: LayerRef, where: str) -> str:
+def _gone(connection: Connection, what: str, place: LayerRow, where: str) -> str:
     """Return a message that explains why a layer tuned earlier is no longer listed."""
     current = [one.name for one in find(connection, place.study, where) if one.current]
     return (
