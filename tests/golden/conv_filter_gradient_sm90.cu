@@ -44,9 +44,9 @@ constexpr int TILE_COLUMNS = 128;
 constexpr int SPLITS = 1, CLUSTER_BLOCKS = SPLITS * SHARED_K;
 
 // Derived
-constexpr int CONSUMERS = 2, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
-constexpr int ROWS = 64, COLUMNS = 64;                       // what one computes of a tile
-constexpr bool SPLIT_COLUMNS = true;                          // the warpgroups share the columns, not the output channels
+constexpr int CONSUMERS = 1, THREADS = 128 * (CONSUMERS + 1);  // warpgroups, and the producer's
+constexpr int ROWS = 64, COLUMNS = 128;                       // what one computes of a tile
+constexpr bool SPLIT_COLUMNS = false;                          // the warpgroups share the columns, not the output channels
 constexpr int REDUCE_THREADS = 256, REDUCE_LANES = 2;
 constexpr int TILES_K = 2, TILES_COLUMNS = 9, TILES = 18;
 constexpr int TAP_COLUMNS = 128, LEAD = 0;
@@ -57,11 +57,11 @@ constexpr int BUFFER_BYTES = 196608;
 [[maybe_unused]] constexpr int WINDOW_ROWS = 0, PITCH = 9, WINDOW_H = 2, IMAGE_STEPS = 1;
 
 // d = dy [64 x 16] * x [16 x COLUMNS] (+ d), operands in shared memory whose rows are the depth.
-__device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void mma(float (&d)[16][4], unsigned long long a, unsigned long long b, bool accumulate) {
 #ifdef __CUDACC__
     asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "{.reg .pred p; setp.ne.b32 p, %66, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, "
         "%4, %5, %6, %7, "
         "%8, %9, %10, %11, "
@@ -69,8 +69,16 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
         "%16, %17, %18, %19, "
         "%20, %21, %22, %23, "
         "%24, %25, %26, %27, "
-        "%28, %29, %30, %31"
-        "}, %32, %33, p, 1, 1, 1, 1;}"
+        "%28, %29, %30, %31, "
+        "%32, %33, %34, %35, "
+        "%36, %37, %38, %39, "
+        "%40, %41, %42, %43, "
+        "%44, %45, %46, %47, "
+        "%48, %49, %50, %51, "
+        "%52, %53, %54, %55, "
+        "%56, %57, %58, %59, "
+        "%60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 1, 1;}"
         :
         "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
         "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
@@ -79,7 +87,15 @@ __device__ __forceinline__ void mma(float (&d)[8][4], unsigned long long a, unsi
         "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
         "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
         "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+        "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
+        "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
+        "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
+        "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
+        "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
+        "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
+        "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
+        "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
+        "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
         : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));
 
 #else
@@ -146,11 +162,9 @@ conv_filter_gradient_sm90(const __grid_constant__ TensorMap x_map, const __grid_
     clear_behind_boxes(stages);
     __syncthreads();  // for the barriers
     if (warp < 4) {
-        warpgroup_reg_dealloc<40>();
         if (threadIdx.x == 0) load_parts(stages, pipeline, x_map, dy_map, n);
         return;
     }
-    warpgroup_reg_alloc<232>();
     const int consumer = warp / 4 - 1;
     const int row = SPLIT_COLUMNS || ALL_TAPS ? 0 : consumer * ROWS, column = SPLIT_COLUMNS || ALL_TAPS ? consumer * COLUMNS : 0;
     const unsigned long long dy_operand = wgmma_descriptor_transposed<DEPTH>(stages + row / 64 * (DEPTH * OPERAND_ROW_BYTES));
