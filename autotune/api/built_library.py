@@ -19,7 +19,7 @@ from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, StoreError
 from autotune.exporting import SelectedKernel
 from autotune.exporting.build import compile_for, compile_kernel
-from autotune.exporting.planned import write_planned_library
+from autotune.exporting.planned import planned, write_planned_library
 from autotune.family.template_files import load_templates
 from autotune.measurement.bounds import error_bound
 from autotune.operation.registry import CONV2D
@@ -71,18 +71,18 @@ def build_untuned(study: Study, results: Results, out: Path) -> None:
         layers = distinct_layers(study.layers)
         families = load_templates(of={layer.problem.operation.name for layer in layers})
         untuned = untuned_kernels(study, layers, families, results, jobs=jobs, found=start)
-        results_of = [(kernel, started[kernel.name].result()) for kernel in untuned.kernels]
-    compiled = [(kernel, result) for kernel, result in results_of if isinstance(result, Binary)]
+        results_of = [(kernel, planned(kernel), started[kernel.name].result()) for kernel in untuned.kernels]
+    compiled = [(kernel, fields, result) for kernel, fields, result in results_of if isinstance(result, Binary)]
     if not compiled:
-        failed = (result for _, result in results_of if isinstance(result, str))
+        failed = (result for *_, result in results_of if isinstance(result, str))
         raise StoreError(f"{study.name}: no kernel: {'; '.join((*untuned.left_out.values(), *failed))}")
     with suppress(FileExistsError):
         out.mkdir(parents=True)
-    operations = {kernel.problem.operation.name for kernel, _ in compiled}
+    operations = {kernel.problem.operation.name for kernel, *_ in compiled}
     for name in operations:
         write_planned_library([each for each in compiled if each[0].problem.operation.name == name], out)
     kernels = {
-        kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], *_bounds(kernel))) for kernel, _ in compiled
+        kernel.name: asdict(BuiltKernel(untuned.origins[kernel.name], *_bounds(kernel))) for kernel, *_ in compiled
     }
     write_whole(out / ORIGINS, json.dumps(kernels, indent=1).encode(), "--out")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,16 +17,16 @@ from autotune.exporting.template_context import device_text, waits_itself
 from autotune.operation.operation import Operation
 
 
-def write_planned_library(kernels: Sequence[tuple[SelectedKernel, Binary]], folder: Path) -> None:
-    """Write a library of compiled kernels, all for one operation and one device, to a folder."""
+def write_planned_library(kernels: Sequence[tuple[SelectedKernel, Mapping[str, object], Binary]], folder: Path) -> None:
+    """Write a library of kernels and their `planned` fields, all for one operation and one device, to a folder."""
     declared = kernels[0][0].problem.operation
-    for kernel, binary in kernels:
+    for kernel, _, binary in kernels:
         write_whole(folder / kernel.stem, binary.image, "--out")
     read = {
         "version": f"autotune {__version__}",
         "operation": declared.name,
         "declaration": _declaration(declared),
-        "kernels": [_kernel(kernel) for kernel, _ in kernels],
+        "kernels": [fields for _, fields, _ in kernels],
     }
     write_whole(folder / f"lib{declared.name}{PLANNED}", json.dumps(read, indent=1).encode(), "--out")
 
@@ -44,7 +44,7 @@ def _declaration(declared: Operation) -> dict[str, object]:
     }
 
 
-def _kernel(kernel: SelectedKernel) -> dict[str, object]:
+def planned(kernel: SelectedKernel) -> Mapping[str, object]:
     """Return the fields of the runtime's `PlannedKernel`."""
     source = kernel.source
     about = {

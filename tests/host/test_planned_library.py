@@ -15,6 +15,7 @@ from autotune.compilation.compile import Binary, Target
 from autotune.exporting import Exported
 from autotune.exporting.build import Built
 from autotune.exporting.kernel import SelectedKernel
+from autotune.exporting.planned import planned as planned_fields
 from autotune.exporting.planned import write_planned_library
 from autotune.trial import Resources
 from tests.exports import CHUNKED, KERNELS
@@ -39,7 +40,8 @@ def planned(exported: Exported, built: Built, tmp_path_factory: pytest.TempPathF
     kernels = []
     for kernel in exported.served:
         image = (built.folder / f"{kernel.stem}.fatbin").read_bytes()
-        kernels.append((kernel, Binary(Target("host"), image, Resources(), "", kernel.source.program.entries)))
+        binary = Binary(Target("host"), image, Resources(), "", kernel.source.program.entries)
+        kernels.append((kernel, planned_fields(kernel), binary))
     write_planned_library(kernels, folder)
     return str(folder / "libconv2d.json")
 
