@@ -31,11 +31,6 @@ def insert_unless_there(connection: Connection, table: Table, values: Values) ->
     return int(result.lastrowid) if result.rowcount else None
 
 
-def last_id(connection: Connection, table: Table) -> int:
-    """Return the newest row's id, or 0 if the table is empty."""
-    return int(connection.execute(select(func.max(table.c.id))).scalar_one() or 0)
-
-
 def identify(connection: Connection, table: Table, identity: Values, rest: Values) -> int:
     """Return the id of the row with this identity, inserting it with the values in `rest` if there is none."""
     matches = [table.c[name] == value for name, value in identity.items()]

@@ -14,7 +14,7 @@ from autotune.errors import StoreError
 from autotune.escape import one_line
 from autotune.problem import Layer
 from autotune.store.layers import problem_of, store_layer
-from autotune.store.rows import insert, last_id, record_of, rows_of
+from autotune.store.rows import insert, record_of, rows_of
 from autotune.store.schema.column_kinds import Values
 from autotune.store.schema.tables import layers, studies, study_layers, trials, tuning_targets
 from autotune.store.sqlite.database import Database
@@ -201,7 +201,8 @@ class StudyStore:
             row = connection.execute(newest).one_or_none()
             if row is None or fresh:
                 generation = next_generation(connection, study.name)
-                fresh_after = last_id(connection, trials) if fresh else None
+                last_trial = select(func.coalesce(func.max(trials.c.id), 0))
+                fresh_after = connection.execute(last_trial).scalar_one() if fresh else None
                 beginning: Values = {"name": study.name, "generation": generation, "fresh": fresh}
                 beginning |= {"fresh_after_trial_id": fresh_after, "created_at": self.database.now()}
                 study_id = insert(connection, studies, {**beginning, **content})

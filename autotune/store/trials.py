@@ -11,13 +11,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
 
-from sqlalchemy import Column, ColumnElement, Connection, RowMapping, Select, and_, select, tuple_
+from sqlalchemy import Column, Connection, RowMapping, Select, and_, select, tuple_
 
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.family.source import Stage
 from autotune.problem import Layer, Problem
 from autotune.store.devices import device_of, environment_of
-from autotune.store.layers import problem_of
 from autotune.store.rows import among, finite, record_of, rows_of, values_of
 from autotune.store.schema.column_kinds import Values, seven_digits
 from autotune.store.schema.tables import (
@@ -36,7 +35,7 @@ from autotune.store.schema.tables import (
 )
 from autotune.store.sources import stage_of
 from autotune.store.sqlite.database import Database
-from autotune.store.studies import find
+from autotune.store.studies import find, layer_of
 from autotune.trial import Config, EndToEndParts, ErrorStats, Outcome, Phases, Resources, Timing, Trial
 
 
@@ -192,6 +191,9 @@ def launched(text: str | None) -> tuple[tuple[Stage, ...], int | None]:
 
 def select_trials() -> Select[*tuple[Any, ...]]:
     """Select everything that a TrialRow needs, without a WHERE clause."""
+    while_tuning = and_(
+        measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
+    )
     # These are outer joins, although there is always a match, so that SQLite reads the trials first.
     names = study_layers.alias("names")
     name = (
@@ -220,14 +222,7 @@ def select_trials() -> Select[*tuple[Any, ...]]:
         .outerjoin(templates, templates.c.id == trials.c.template_id)
         .outerjoin(sources, sources.c.id == trials.c.source_id)
         .outerjoin(study_layers, place)
-        .outerjoin(measurements, while_tuning())
-    )
-
-
-def while_tuning() -> ColumnElement[bool]:
-    """Return the condition that a measurement was made while tuning, not in finals or a retime."""
-    return and_(
-        measurements.c.trial_id == trials.c.id, measurements.c.finals_id.is_(None), measurements.c.retime_id.is_(None)
+        .outerjoin(measurements, while_tuning)
     )
 
 
@@ -243,7 +238,7 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
             *(TrialRow, row, trials),
             study=row[studies.c.name],
             generation=row[studies.c.generation],
-            layer=Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c["count"]] or 1),
+            layer=layer_of(row),
             device=of_devices[row[trials.c.device_id]],
             environment=of_runs[row[trials.c.run_id]],
             template_hash=row[templates.c.hash],
