@@ -62,7 +62,7 @@ class Contest:
 
 
 def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None:
-    """Describe the contenders of finals. `trials` maps ids to trials. Returns None if no details are stored."""
+    """Describe the contenders of finals. `trials` maps ids to trials. Returns None if it has none of the contenders."""
     finalists, rivals = _finalists(finals, trials), _rivals(finals)
     if not finalists and not rivals:
         return None
@@ -79,11 +79,10 @@ def contest(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> Contest | None
 
 def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Contender]:
     by_number = {verdict.against_number: verdict for verdict in finals.verdicts if verdict.against_number is not None}
-    won_us = finals.time_us
     found = []
     for trial_id, timing in finals.timings:
         row = trials.get(trial_id)
-        if row is None or won_us is None:
+        if row is None:
             continue
         verdict = by_number.get(row.trial.number)
         if trial_id == finals.winner.id:
@@ -100,7 +99,7 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
                 time_us=timing.median_us,
                 half_us=half_us,
                 verdict=verdict.verdict if verdict else "",
-                ratio=timing.median_us / won_us,
+                ratio=timing.median_us / finals.time_us,
                 caveat=_caveat(verdict, finals) if verdict else "",
             )
         )
@@ -108,7 +107,7 @@ def _finalists(finals: FinalsRow, trials: Mapping[int, TrialRow]) -> list[Conten
 
 
 def _winner_alone(finals: FinalsRow) -> list[Contender]:
-    """Return only the winner, with the time from its verdicts, if no samples of finalists are stored."""
+    """Return only the winner, with the time from its verdicts, if the finalists are another study's trials."""
     return [Contender("winner", finals.winner, finals.verdicts[0].median_us, None, "", 1.0)]
 
 
@@ -129,7 +128,7 @@ def _rivals(finals: FinalsRow) -> list[Contender]:
 
 
 def _caveat(verdict: Verdict, finals: FinalsRow) -> str:
-    return caveat(verdict, finals.timing.launch if finals.timing else None, finals.winner.trial.accuracy)
+    return caveat(verdict, finals.timing.launch, finals.winner.trial.accuracy)
 
 
 def ratio(verdict: Verdict) -> float:

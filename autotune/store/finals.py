@@ -86,8 +86,8 @@ class FinalsRow:
     generation: int
     winner: TrialRow
     environment: Environment
-    timing: Timing | None
-    """the winner's timing; None if no samples are stored"""
+    timing: Timing
+    """the winner's timing"""
     timings: tuple[tuple[int, Timing], ...]
     """trial id and timing of every finalist, in the order stored"""
     verdicts: tuple[Verdict, ...]
@@ -99,9 +99,9 @@ class FinalsRow:
     """the position of the finals' last measurement in the database"""
 
     @property
-    def time_us(self) -> float | None:
+    def time_us(self) -> float:
         """The winner's median in these finals, in microseconds."""
-        return None if self.timing is None else self.timing.median_us
+        return self.timing.median_us
 
 
 def supersede_finals(connection: Connection, trial: RowMapping, now: datetime) -> None:
@@ -215,8 +215,8 @@ def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], again
         study=row[studies.c.name],
         winner=winner,
         environment=record_of(Environment, row, environments),
-        timing=timings.get(winner.id),
+        timing=timings[winner.id],
         timings=tuple(timings.items()),
         verdicts=tuple(against),
-        sequence=row["last"] or winner.sequence,
+        sequence=row["last"],
     )
