@@ -10,8 +10,8 @@ import platformdirs
 from autotune.compilation.cache import BinaryCache
 from autotune.devices.backends import parse_device
 from autotune.devices.device import DeviceInfo, abilities_of
-from autotune.devices.driver_api import has_libcuda
-from autotune.errors import AutotuneError, DeviceError
+from autotune.devices.driver_api import driver_here, has_libcuda
+from autotune.errors import DeviceError
 from autotune.evaluation.evaluator import DeviceEvaluator, Evaluator
 from autotune.evaluation.null import NullEvaluator
 from autotune.workers.device_worker import DEADLINES, Deadlines
@@ -98,15 +98,9 @@ def cache_folder() -> Path:
 
 
 def _gpus() -> list[str]:
-    """Return the names of all CUDA devices. Raises DeviceError with the reason if there is none."""
-    names: list[str] = []
-    while True:
-        try:
-            if not has_libcuda():
-                raise DeviceError("there is no NVIDIA driver (libcuda.so.1)")
-            DeviceEvaluator([f"cuda:{len(names)}"], 1).close()
-        except AutotuneError as error:
-            if names:
-                return names
-            raise DeviceError(f"all: this machine has no CUDA device that can be used: {error}") from None
-        names.append(f"cuda:{len(names)}")
+    """Return the names of all CUDA devices. Raises DeviceError if there is none."""
+    driver = driver_here()
+    if driver is None or not driver.devices:
+        why = "there is no NVIDIA driver (libcuda.so.1)" if driver is None else "its driver has none"
+        raise DeviceError(f"all: this machine has no CUDA device that can be used: {why}")
+    return [f"cuda:{number}" for number in range(len(driver.devices))]
