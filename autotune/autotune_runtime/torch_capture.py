@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,11 +24,12 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import convolutions, copied, has_hooked_leaf, replaced, run
-from .torch_exported import exported, exported_program, graph_module, quiet
+from .torch_exported import collection_paused, exported, exported_program, graph_module, quiet
 from .torch_repeated import Calls, Once, Repeated, Value
 
 MOST_UNROLLED = 8
 """Maximum number of times that a convolution may run in one graph."""
+_EXPORT = "torch.export._trace"  # which torch.export imports when it is first called
 _MOST_KINDS = 8  # maximum number of different kinds of calls of one part
 
 
@@ -67,11 +71,23 @@ def capture(
         runs = _runs(network, arguments)
     if sketched is not None:
         sketched([sketch] if sketch is not None else _sketches(network, arguments, runs))
+        _import_export(network, arguments)
     if all(runs[part] <= most_unrolled for part in convolutions(network).values()):
         graph = exported(network, arguments)
         if graph is not None:
             return graph, (Part("", graph, arguments, is_convolution=isinstance(network, _ConvNd)),)
     return network, tuple(_parts(network, arguments, runs))
+
+
+def _import_export(network: nn.Module, arguments: tuple[object, ...]) -> None:
+    """Import the modules of torch.export unless that has been done, and meanwhile run the network.
+
+    The run makes cuDNN choose its algorithms, which takes about as long and doesn't need the interpreter.
+    """
+    if _EXPORT not in sys.modules:
+        with ThreadPoolExecutor(1) as thread, quiet(), collection_paused():
+            thread.submit(importlib.import_module, _EXPORT)
+            run(network, arguments)
 
 
 def _sketch(network: nn.Module, arguments: tuple[object, ...], runs: Counter[nn.Module]) -> Part | None:
