@@ -36,10 +36,10 @@ def process_seconds(process: int) -> float:
 def tree_seconds(process: int) -> float:
     """Return the CPU time in seconds of a process and all its descendants, including those that have ended."""
     parents, used = {}, {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
+    for own in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):  # the process has ended
-            fields = file.read_text().rpartition(")")[2].split()  # from the third field on: proc_pid_stat(5)
-            own = int(file.parent.name)
+            text = Path(f"/proc/{own}/stat").read_text()
+            fields = text.rpartition(")")[2].split()  # from the third field on: proc_pid_stat(5)
             parents[own], used[own] = int(fields[1]), sum(map(int, fields[11:15]))
     tree = {process}
     while grown := {own for own, parent in parents.items() if parent in tree} - tree:
