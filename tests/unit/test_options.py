@@ -116,7 +116,7 @@ def test_the_recorded_database_by_name_is_only_read(autotune: Command, monkeypat
     assert (networks.code, networks.err) == (0, "")
     assert "H100" in autotune("best", "resnet50-fp16-n1", "--db", "recorded-h100").out
     replayed = autotune("tune", "lenet-k5", "--device", "replay:recorded", "--trials", "1")
-    assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 2)
+    assert (replayed.code, replayed.out.count("replay of NVIDIA H200")) == (0, 1)
     Store("other.db").close()
     for words in (("tune", "quickstart", "--device", "null"), ("clean", "--quarantine"), ("merge", "other.db")):
         for name in ("recorded", "recorded-networks", "recorded-convolutions", "recorded-h100"):
@@ -224,7 +224,9 @@ def test_an_option_that_is_gone_says_what_to_do(
 
 def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Command) -> None:
     renamed = autotune("quarantine")
-    assert (renamed.code, renamed.out) == (0, autotune("clean").out)
+    quarantined = "0 kernels quarantined in autotune.db"  # the cache's size changes while other tests compile
+    assert (renamed.code, renamed.out.splitlines()[-1]) == (0, quarantined)
+    assert autotune("clean").out.splitlines()[-1] == quarantined
     assert renamed.err == "note: `autotune quarantine` is now `autotune clean`; the old name will go\n"
     chosen = autotune("choose", "small")
     assert chosen.err.startswith("note: `autotune choose` is now `autotune dispatch --explain`; the old name will go\n")
