@@ -16,7 +16,7 @@ from autotune.problem import Problem
 from autotune.replay.recorded_trials import measured_rows
 from autotune.search.cost_model import CostModel, Observed, fit, log_times
 from autotune.search.cost_terms import NEEDED_RATES, config_columns, cost_terms
-from autotune.search.warm_start import positions_of
+from autotune.search.warm_start import FEWEST, positions_of
 from autotune.store import Store, TrialRow
 from autotune.trial import Config
 
@@ -60,7 +60,10 @@ def shape_of(problem: Problem) -> Shape:
 
 
 def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]) -> list[LayerRecords]:
-    """Read some databases' layers on calibrated GPUs, with the configs that the families still have."""
+    """Read some databases' layers on calibrated GPUs, with the configs that the families still have.
+
+    Layers with fewer than FEWEST such configs are left out.
+    """
     found = []
     for file in files:
         with Store(file, create=False) as store:
@@ -69,7 +72,7 @@ def layer_records(files: Iterable[Path], templates: Mapping[str, KernelTemplate]
                 rates = store.rates.best(device)
                 if device.can.gpu and all(unit in rates for unit in NEEDED_RATES):
                     families = tuple(_of_families(rows, templates, rates))
-                    if families:
+                    if sum(len(family.configs) for family in families) >= FEWEST:
                         found.append(LayerRecords(problem, device, rates, families))
     return found
 

@@ -43,6 +43,8 @@ MOST = 10
 """Maximum number of configs with which a search starts."""
 NEAREST = 8
 """Maximum number of pairs of layer and device that contribute trials."""
+FEWEST = 3
+"""Minimum number of trials of another layer that contributes. A winner alone doesn't show how configs differ."""
 NEAR = 4.0
 """Maximum distance of the nearest layer and device for a warm start."""
 FARTHEST = 12.0
@@ -183,7 +185,8 @@ def near(problem: Problem, device: DeviceInfo, tuned: Sequence[TunedTrial]) -> l
         TunedLayer(tuple(found), layer_distance(problem, found[0].problem) + device_distance(device, found[0].device))
         for found in groups.values()
     ]
-    layers = sorted((layer for layer in layers if layer.distance <= FARTHEST), key=lambda layer: layer.distance)
+    telling = [layer for layer in layers if layer.distance <= 0 or len(layer.trials) >= FEWEST]
+    layers = sorted((layer for layer in telling if layer.distance <= FARTHEST), key=lambda layer: layer.distance)
     return layers[:NEAREST] if layers and layers[0].distance <= NEAR else []
 
 

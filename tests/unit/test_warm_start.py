@@ -166,6 +166,13 @@ def test_nothing_near_is_no_start(store: Store, families: Mapping[str, KernelTem
     assert run(store, families, study("after", STRANGE, 5)).design is None
 
 
+def test_two_trials_of_another_layer_say_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
+    run(store, families, study("two", SMALL, 2))
+    assert run(store, families, study("after-two", LARGER, 5)).design is None
+    run(store, families, study("three", SMALL, 3))
+    assert run(store, families, study("after-three", LARGER, 5)).design is not None
+
+
 def test_another_kind_of_device_says_nothing(store: Store, families: Mapping[str, KernelTemplate]) -> None:
     class Elsewhere(NullEvaluator):
         """A null device that claims to be a CPU."""
