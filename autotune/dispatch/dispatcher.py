@@ -133,7 +133,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Chooses a kernel for a problem."""
+    """Chooses a kernel for a problem. Raises StudyError if the rule refers to unknown kernels or an unknown
+    property.
+    """
 
     properties: tuple[Property, ...]
     kernels: tuple[PortfolioKernel, ...]
@@ -141,6 +143,25 @@ class Dispatcher:
     rule: Rule
     known: tuple[tuple[int, ...], ...] = ()
     """the property values of each layer that kernels were measured on; if empty, kernels are tried in order"""
+
+    def __post_init__(self) -> None:
+        names = [kernel.name for kernel in self.kernels]
+        if len({*names, DEFAULT}) <= len(names) or self.default.name != DEFAULT:
+            raise StudyError(f"dispatcher: kernels {', '.join(names)}: each needs a name of its own, and {DEFAULT!r}")
+        for kernel in self.all_kernels:
+            if len(kernel.relative_times) != len(self.known):
+                counts = f"{len(kernel.relative_times)} relative times for {len(self.known)} known layers"
+                raise StudyError(f"dispatcher: {kernel.name} has {counts}; give one for each")
+        known = {kernel.name for kernel in self.all_kernels}
+        for name in ends(self.rule):
+            if name not in {FASTEST, *known}:
+                raise StudyError(f"dispatcher: its rule names the kernel {name!r}, which it does not have")
+        properties = [item.name for item in self.properties]
+        if isinstance(self.rule, Split) and self.rule.property not in properties:
+            raise StudyError(
+                f"dispatcher: its rule asks for {self.rule.property!r}; "
+                f"there are {', '.join(properties) or 'no properties'}"
+            )
 
     def choose(self, problem: Problem) -> Choice:
         """Choose the kernel for a problem."""

@@ -103,6 +103,8 @@ def test_names_that_are_none_are_not_exported(filled: Path, autotune: Command, c
         (("kernels", 0, "relative_times", 0), f"0}}; int {INJECTED}"),
         (("kernels", 0, "predicate"), [["1", f"a; int {INJECTED}", ""]]),
         (("rule", "threshold"), f"0; int {INJECTED}"),
+        (("rule", "below_kernels"), "a kernel that it does not have"),
+        (("default", "name"), "a kernel that is not called default"),
     ],
     ids=lambda value: str(value)[:20],
 )

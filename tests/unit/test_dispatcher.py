@@ -119,6 +119,11 @@ def test_the_default_does_not_come_first_because_the_default_is_fast_there() -> 
     assert made.words() == ("always: the least expected time",)
 
 
+def test_a_kernel_without_a_pace_for_each_known_layer_is_refused() -> None:
+    with pytest.raises(StudyError, match="fours has 0 relative times for 1 known layers; give one for each"):
+        dataclasses.replace(dispatcher(FASTEST), known=((12, 400),))
+
+
 def test_nothing_fits() -> None:
     made = dataclasses.replace(dispatcher("fours"), kernels=(kernel("fours", "k % 4 == 0"),))
     made = dataclasses.replace(made, properties=(Property("k", "k"),))
@@ -149,6 +154,19 @@ def test_it_survives_being_written_down() -> None:
         "k < 13: few",
         "k >= 13: fours",
     )
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        ("many", "names the kernel 'many', which it does not have"),
+        (Split("maps", 13, "few", "fours"), "asks for 'maps'; there are k, pixels"),
+    ],
+)
+def test_unknown_names_are_refused(rule: Rule, complaint: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        dispatcher(rule)
+    assert complaint in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"properties": [], "kernels": [], "default": {}, "rule": {}}'])
