@@ -98,9 +98,9 @@ def cache_folder() -> Path:
 
 
 def _gpus() -> list[str]:
-    """Return the names of all CUDA devices. Raises DeviceError if there is none."""
+    """Return the names of all CUDA devices. Raises DeviceError if there are none."""
     driver = driver_here()
     if driver is None or not driver.devices:
-        why = "there is no NVIDIA driver (libcuda.so.1)" if driver is None else "its driver has none"
+        why = "there is no NVIDIA driver (libcuda.so.1)" if driver is None else "the NVIDIA driver finds none"
         raise DeviceError(f"all: this machine has no CUDA device that can be used: {why}")
     return [f"cuda:{number}" for number in range(len(driver.devices))]

@@ -358,9 +358,9 @@ class LayerGraph:
         return (scale * problem.channels**-0.5).to(dtype), shift.to(dtype)
 
     def _factors_in_front(self, front: Front, problem: Problem) -> tuple[Tensor | None, float]:
-        """Return the scale and shift [2, N, C] of a batch norm in front of a convolution, or None if there is none.
+        """Return the scale and shift [2, N, C] of the batch norm in front of a convolution, and its largest mean.
 
-        The second value is the largest mean of its channels, in standard deviations.
+        The mean is the largest of all channels, in standard deviations. Without a batch norm, the result is (None, 0).
         """
         if not problem.prologue.startswith("scale_shift"):
             return None, 0.0
