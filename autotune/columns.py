@@ -6,13 +6,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
-from operator import itemgetter
-from typing import Any, Generic, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from autotune.trial import Config
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Plain = str | int | float | bool | None
 
@@ -37,19 +39,18 @@ Cell = Plain | Config | datetime | Items | Shares
 """A cell. In JSON, a config becomes an object of its parameters, a date ISO 8601 with a time zone, and infinity null.
 """
 Json = Plain | list[Plain] | dict[str, Plain]
-Row = TypeVar("Row")
 _Any = TypeVar("_Any")
 
+Cells = Mapping[str, Any]
+"""A row of an answer: its cells by column key."""
 
-@dataclass(
-    frozen=True
-)  # no slots: Column[Row](...) sets an attribute of `typing`, which fails with slots in Python 3.11
-class Column(Generic[Row]):
+
+@dataclass(frozen=True, slots=True)
+class Column:
     """A column of a query's result. Its key ends with the unit: `_us`, `_bytes`, `_fraction`."""
 
     key: str
-    """name of the column in JSON, CSV and `--wide`"""
-    value: Callable[[Row], Cell]
+    """name of the column in JSON, CSV and `--wide`, and of its cells in a row"""
     terminal: bool = True
     """whether a table shows the column without `--wide`"""
     digits: int = 4
@@ -58,47 +59,18 @@ class Column(Generic[Row]):
     """whether a terminal shows the value on its own line below the row"""
     heading: str = ""
     """heading in a table; empty: the key"""
-    text: Callable[[Row], Cell] | None = None
-    """the value in tables, if it differs from `value`"""
+    text: Callable[[Cells], Cell] | None = None
+    """the value in tables, if it differs from the cell"""
 
 
-Cells = Mapping[str, Any]
-"""A row of an SQL query, together with cells computed from it, by column key."""
+def key_columns(*keys: str, hidden: bool = False, below: bool = False, digits: int = 4) -> tuple[Column, ...]:
+    """Return columns with these keys. Tables omit the `hidden` ones."""
+    return tuple(Column(key, not hidden, digits, below) for key in keys)
 
 
-def key_columns(*keys: str, hidden: bool = False, below: bool = False) -> tuple[Column[Cells], ...]:
-    """Return columns that read these keys from a row. Tables omit the `hidden` ones."""
-    return tuple(Column(key, itemgetter(key), terminal=not hidden, below=below) for key in keys)
-
-
-def attributes(
-    *keys: str,
-    of: Callable[[Row], object] = lambda row: row,
-    hidden: Collection[str] = (),
-    below: Collection[str] = (),
-    digits: int = 4,
-) -> tuple[Column[Row], ...]:
-    """Return columns that read attributes of a row, or of the part of it that `of` returns.
-
-    If `of` returns None, the cell is empty. Tables omit the `hidden` columns.
-    """
-
-    def column(key: str) -> Column[Row]:
-        def value(row: Row) -> Cell:
-            cell: Cell = None if (part := of(row)) is None else getattr(part, key)
-            return cell
-
-        return Column(key, value, terminal=key not in hidden, below=key in below, digits=digits)
-
-    return tuple(map(column, keys))
-
-
-def field_columns(
-    record: type[Row], *, hidden: Collection[str] = (), below: Collection[str] = (), digits: int = 4
-) -> tuple[Column[Row], ...]:
-    """Return a column for each field of a dataclass."""
-    names = [field.name for field in fields(record)]  # type: ignore[arg-type]  # Row is not bound to dataclasses
-    return attributes(*names, hidden=hidden, below=below, digits=digits)
+def field_cells(*records: DataclassInstance) -> dict[str, Any]:
+    """Return the fields of dataclasses as cells. If records share a field's name, the last one counts."""
+    return {field.name: getattr(record, field.name) for record in records for field in fields(record)}
 
 
 def words(cell: Cell) -> Plain:
@@ -116,12 +88,12 @@ def words(cell: Cell) -> Plain:
     return cell
 
 
-def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
+def write_json(rows: Iterable[Cells], columns: Sequence[Column], out: TextIO) -> None:
     """Write rows as a JSON array with one object per line, as soon as each row is available."""
     encode = json.JSONEncoder(allow_nan=False, default=_json).encode
     before = "["
     for row in rows:
-        cells = {column.key: column.value(row) for column in columns}
+        cells = {column.key: row[column.key] for column in columns}
         try:
             text = encode(cells)
         except ValueError:  # an infinity or a NaN
@@ -131,7 +103,7 @@ def write_json(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO)
     out.write("[]\n" if before == "[" else "\n]\n")
 
 
-def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) -> None:
+def write_csv(rows: Iterable[Cells], columns: Sequence[Column], out: TextIO) -> None:
     """Write a header line with the keys, followed by a line for each row."""
 
     def write(cells: Sequence[Plain]) -> None:
@@ -141,7 +113,7 @@ def write_csv(rows: Iterable[Row], columns: Sequence[Column[Row]], out: TextIO) 
 
     write([column.key for column in columns])
     for row in rows:
-        write([words(column.value(row)) for column in columns])
+        write([words(row[column.key]) for column in columns])
 
 
 def _json(cell: object) -> Json:

@@ -20,7 +20,7 @@ def history_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Cells]:
         yield {
             **row,
             "layer": layer_name(row),
-            "date": datetime.fromisoformat(row["date"]),
+            "date": datetime.fromisoformat(row["date"]).replace(microsecond=0),
             "deterministic": bool(row["deterministic"]),
             "trial": row["number"],
             "config": stored_config(row["template"], row["config"]),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
-from autotune.columns import Cells, Column, Items, key_columns
+from autotune.columns import Cells, Column, key_columns
 
 
 def layer_name(row: Cells) -> str:
@@ -12,9 +10,6 @@ def layer_name(row: Cells) -> str:
     return f"{row['study']}.{row['layer'] or ''}"
 
 
-OCCUPANCY_LIMITS = Column[Cells](
-    "occupancy_limits", lambda row: (words := row["occupancy_limits"]) and Items(words, " and "), terminal=False
-)
 TRIAL_COLUMNS = (
     *key_columns("layer", "number"),
     *key_columns("device", "template", hidden=True),
@@ -24,13 +19,8 @@ TRIAL_COLUMNS = (
     *key_columns("gb_per_s", "floor_fraction", "limiter", hidden=True),
     *key_columns("registers"),
     *key_columns("spill_bytes", "smem_bytes", "blocks_per_sm", "warps_per_sm", "occupancy", hidden=True),
-    OCCUPANCY_LIMITS,
-    *key_columns("error_over_bound", "compile_us", "verify_us", "measure_us", hidden=True),
+    *key_columns("occupancy_limits", "error_over_bound", "compile_us", "verify_us", "measure_us", hidden=True),
     *key_columns("message", below=True),
     *key_columns("source_hash", "generation", "problem", "date", "proposed_by", hidden=True),
-    Column[Cells](
-        "origin",
-        itemgetter("origin"),
-        text=lambda trial: None if trial["origin"] == "measured" else trial["origin"],
-    ),
+    Column("origin", text=lambda trial: None if trial["origin"] == "measured" else trial["origin"]),
 )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from autotune.analysis.rooflines import Facts, facts
 from autotune.analysis.trial_columns import layer_name
-from autotune.columns import Cells
+from autotune.columns import Cells, Items, field_cells
 from autotune.problem import Problem
 from autotune.store import launched, stored_config, stored_problem
 from autotune.trial import END_TO_END, Outcome, Resources
 
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
-    from autotune.store import Store
+    from autotune.store import Store, TrialRow
 
 
 def problem_of_row(row: Mapping[str, Any]) -> Problem:
@@ -44,6 +43,8 @@ def trial_rows(store: Store, rows: Iterable[Mapping[str, Any]]) -> Iterator[Cell
             "layer": layer_name(row),
             "config": stored_config(row["template"], row["config"]),
             "problem": str(problem),
+            "deterministic": bool(row["deterministic"]),
+            "reused": bool(row["reused"]),
             "registers": registers,
             "spill_bytes": row["spill_bytes"] if registers else None,
             "smem_bytes": row["smem_bytes"] if row["source_hash"] and row["outcome"] != Outcome.RUNNING else None,
@@ -62,33 +63,41 @@ def _limits(found: Facts) -> Cells:
         "limiter": found.limiter,
         "blocks_per_sm": residency and residency.blocks,
         "warps_per_sm": residency and residency.warps,
-        "occupancy_limits": residency and residency.limits,
+        "occupancy_limits": residency and Items(residency.limits, " and "),
+    }
+
+
+def kernel_cells(row: TrialRow) -> dict[str, Any]:
+    """Return a stored trial's cells, under the same keys as in `trial_rows`."""
+    trial, resources = row.trial, row.trial.resources
+    return {
+        **field_cells(resources, trial.phases, trial, row),
+        "layer": row.name,
+        "problem": str(row.problem),
+        "device": row.device.name,
+        "template": trial.config.template,
+        "driver": row.environment.driver,
+        "toolkit": row.environment.toolkit,
+        "trial": trial.number,
+        "registers": resources.registers or None,
+        "spill_bytes": resources.spill_bytes if resources.registers else None,
+        "error_over_bound": trial.over_bound,
+        "date": row.ended_at,
     }
 
 
 def best_cells(kernel: BestWithRoofline) -> Cells:
     """Return a best kernel's cells, with the deciding time, under the same keys as in `trial_rows`."""
     best, found = kernel.best, kernel.facts
-    row, trial = best.row, best.row.trial
-    parts = (trial.resources, trial.phases, trial, row)
     return {
-        **{field.name: getattr(part, field.name) for part in parts for field in fields(part)},
+        **kernel_cells(best.row),
         **{name: getattr(best.timing, name) for name in ("median_us", "q1_us", "q3_us")},
         **_limits(found),
         "layer": best.name,
         "problem": str(best.layer.problem),
-        "device": row.device.name,
-        "template": trial.config.template,
-        "driver": row.environment.driver,
-        "toolkit": row.environment.toolkit,
-        "date": row.ended_at,
         "match": best.match,
         "samples": len(best.timing.samples_us),
         "gflops": best.gflops,
-        "registers": trial.resources.registers or None,
-        "spill_bytes": trial.resources.spill_bytes if trial.resources.registers else None,
-        "smem_bytes": trial.smem_bytes,
-        "error_over_bound": trial.over_bound,
         "floor_us": kernel.floor_us,
         "ffma_us": found.floor and found.floor.ffma_us,
         "decided_by": best.decided_by,

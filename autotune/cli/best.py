@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from operator import itemgetter
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
 
-from autotune.analysis.trial_columns import OCCUPANCY_LIMITS
 from autotune.cli.options import ACCURACY, DATABASE, OF_DEVICE, one_device, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.tables import show, telling_apart, wide_format_options
-from autotune.columns import Cells, Column, field_columns, key_columns
+from autotune.columns import Cells, Column, key_columns
 from autotune.escape import counted
 from autotune.resources import RECORDED
 
 if TYPE_CHECKING:
-    from autotune.analysis.networks import Network
+    from autotune.analysis.networks import Network, NetworkLayer
     from autotune.analysis.rooflines import BestWithRoofline
     from autotune.problem import Problem
     from autotune.store import LayerRow, Store
@@ -86,7 +84,7 @@ def best(
 
 def show_best(
     kernels: Sequence[BestWithRoofline],
-    columns: Sequence[Column[Cells]],
+    columns: Sequence[Column],
     style: str | None,
     of_network: Mapping[tuple[int, str], Cells] = MappingProxyType({}),
     *,
@@ -157,27 +155,21 @@ def _problems(kernels: Iterable[BestWithRoofline]) -> set[Problem]:
     return {one.best.layer.problem for one in kernels}
 
 
-def _of_floor(row: Cells) -> str | None:
-    fraction = row["floor_fraction"]
-    return None if fraction is None else f"{fraction:.0%}"
-
-
 BEST_COLUMNS = (
     *key_columns("layer"),
     *key_columns("problem", hidden=True),
-    Column[Cells]("match", itemgetter("match"), text=lambda row: None if row["match"] == "exact" else row["match"]),
+    Column("match", text=lambda row: None if row["match"] == "exact" else row["match"]),
     *key_columns("device", "accuracy"),
     *key_columns("deterministic", hidden=True),
     *key_columns("median_us"),
     *key_columns("q1_us", "q3_us", "samples", "gflops", "floor_us", "ffma_us", "gb_per_s", hidden=True),
-    Column[Cells]("floor_fraction", itemgetter("floor_fraction"), heading="of_floor", text=_of_floor),
+    Column("floor_fraction", heading="of_floor", text=lambda row: _percent(row["floor_fraction"], 0)),
     *key_columns("limiter"),
     *key_columns("template", hidden=True),
     *key_columns("config", below=True),
     *key_columns("registers", "spill_bytes", "smem_bytes", "blocks_per_sm", "warps_per_sm", "occupancy", hidden=True),
-    OCCUPANCY_LIMITS,
-    *key_columns("error_over_bound", "decided_by", "measurement_mode", "driver", "toolkit", "date", hidden=True),
-    *key_columns("source_hash", "origin", hidden=True),
+    *key_columns("occupancy_limits", "error_over_bound", "decided_by", "measurement_mode", "driver", hidden=True),
+    *key_columns("toolkit", "date", "source_hash", "origin", hidden=True),
 )
 NETWORK_COLUMNS = key_columns(
     *("count", "share", "rival", "rival_us", "verdict", "network_us", "network_rival_us", "network_floor_us"),
@@ -205,37 +197,14 @@ def network_cells(networks: Sequence[Network]) -> dict[tuple[int, str], Cells]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line in a network's table, which is a layer or a sum of layers."""
-
-    layer: str
-    count: int
-    time_us: float | None
-    share: str | None
-    rival_us: float | None
-    rival: str
-    floor_us: float | None
-    verdict: str | None
-
-
-_COLUMNS = field_columns(_Line)
+_COLUMNS = key_columns("layer", "count", "time_us", "share", "rival_us", "rival", "floor_us", "verdict")
 
 
 def show_network(network: Network) -> None:
     """Print a network's layers and their sum. If there are several operations, each one gets its own sum."""
     mode = "" if network.measurement_mode == "cold" else f", {network.measurement_mode} caches"
     lines = [
-        _Line(
-            one.layer.name,
-            one.layer.count,
-            one.time_us,
-            _percent(network.share(one)),
-            one.rival_us,
-            one.rival.rival if one.rival else "",
-            one.floor_us,
-            one.verdict,
-        )
+        _line(one.layer.name, one.layer.count, one, network.share(one), one.rival.rival if one.rival else "")
         for one in network.layers
     ]
     operations = dict.fromkeys(one.layer.problem.operation.name for one in network.layers)
@@ -246,17 +215,22 @@ def show_network(network: Network) -> None:
     show([*lines, _total(network)], _COLUMNS, None, title=f"{network.study} on {network.device}{mode}")
 
 
-def _total(network: Network, of: str = "", whole_us: float | None = None) -> _Line:
+def _total(network: Network, of: str = "", whole_us: float | None = None) -> Cells:
     """Add up a network's layers or, with `of`, one operation's layers."""
     timed, layers = sum(one.time_us is not None for one in network.layers), len(network.layers)
     name = f"{of}sum" if timed == layers else f"{of}sum of {timed} of {layers}"
-    count = sum(one.layer.count for one in network.layers)
     share = network.time_us / whole_us if network.time_us and whole_us else None
-    return _Line(name, count, network.time_us, _percent(share), network.rival_us, "", network.floor_us, network.verdict)
+    return _line(name, sum(one.layer.count for one in network.layers), network, share)
 
 
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{share:.1%}"
+def _line(name: str, count: int, one: Network | NetworkLayer, share: float | None, rival: str = "") -> Cells:
+    """Return a line of a network's table, for a layer or a sum of layers."""
+    times = {key: getattr(one, key) for key in ("time_us", "rival_us", "floor_us", "verdict")}
+    return {"layer": name, "count": count, "share": _percent(share), "rival": rival, **times}
+
+
+def _percent(share: float | None, digits: int = 1) -> str | None:
+    return None if share is None else f"{share:.{digits}%}"
 
 
 def warn_faster_than_roofline(kernels: Iterable[tuple[str, str, float | None, str]]) -> None:

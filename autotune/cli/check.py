@@ -29,7 +29,7 @@ from autotune.cli.progress import counting
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, say, show
 from autotune.cli.templates import find_family
-from autotune.columns import Column, Items
+from autotune.columns import Cells, Items, field_cells, key_columns
 from autotune.compilation.toolchain import find_nvcc
 from autotune.devices.host_machine import tree_seconds, usable_cores
 from autotune.errors import AutotuneError, DeviceError, ToolchainError
@@ -48,17 +48,20 @@ _SHARE = 0.8  # share of the time limit after which no further case begins
 _SHOWN_PAIRS = 3
 _SEEDS = 10_000  # each check draws one of these seeds, so that every check tests other sizes
 
-_COLUMNS = (
-    Column[CheckRow]("problem", lambda row: str(row.problem)),
-    Column[CheckRow]("config", lambda row: row.source.config),
-    Column[CheckRow]("n", lambda row: Items(tuple(size[0] if len(size) == 1 else by(size) for size in row.sizes))),
-    Column[CheckRow]("accuracy", lambda row: row.source.accuracy),
-    Column[CheckRow]("outcome", lambda row: row.outcome),
-    Column[CheckRow]("reason", lambda row: row.reason),
-    Column[CheckRow]("device", lambda row: row.device),
-    Column[CheckRow]("error_over_bound", lambda row: row.error.over_bound if row.error else None),
-    Column[CheckRow]("message", lambda row: row.message),
+_COLUMNS = key_columns(
+    *("problem", "config", "n", "accuracy", "outcome", "reason", "device", "error_over_bound", "message")
 )
+
+
+def _cells(row: CheckRow) -> Cells:
+    return {
+        **field_cells(row),
+        "problem": str(row.problem),
+        "config": row.source.config,
+        "n": Items(tuple(size[0] if len(size) == 1 else by(size) for size in row.sizes)),
+        "accuracy": row.source.accuracy,
+        "error_over_bound": row.error.over_bound if row.error else None,
+    }
 
 
 @click.command()
@@ -127,7 +130,7 @@ def check(
     under_tools = _under_compute_sanitizer(family, evaluator, device, rows, jobs) if evaluator.info.can.gpu else []
     wrong = [row for row in rows if row.outcome != Outcome.CORRECT]
     if style:
-        show(rows, _COLUMNS, style)
+        show(map(_cells, rows), _COLUMNS, style)
     reported = [f"Chosen with --seed {seed}", *_coverage_lines(checking, coverage(checking), rows, no_nvcc, every=gaps)]
     reported += doubtful_declarations([subject.bound.problem for subject in checking.plan.subjects])
     reported += lone_scratch(family)

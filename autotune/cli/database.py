@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from operator import itemgetter
 from pathlib import Path
 from typing import TextIO
 
@@ -16,7 +15,7 @@ from autotune.atomic_write import atomic_write, check_writable
 from autotune.cli.options import DATABASE, SECONDS, database_path
 from autotune.cli.output import exact, note
 from autotune.cli.tables import format_options, show
-from autotune.columns import Cell, Column
+from autotune.columns import Cell, key_columns
 from autotune.errors import StoreError
 from autotune.escape import counted
 from autotune.resources import check_writable_results
@@ -153,8 +152,9 @@ def query(sql: str, db: str, within_s: float | None, style: str | None) -> None:
 
     with Store(db, create=False) as store:
         result = store.query(sql, within_s=within_s)
-    columns = [Column[tuple[Cell, ...]](name, itemgetter(at)) for at, name in enumerate(distinct(result.columns))]
-    show((tuple(map(_cell, row)) for row in result.rows), columns, style or "wide")
+    names = distinct(result.columns)
+    rows = (dict(zip(names, map(_cell, row), strict=True)) for row in result.rows)
+    show(rows, key_columns(*names), style or "wide")
 
 
 def distinct(names: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from autotune.atomic_write import check_writable, write_whole
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, STUDY, one_device, run_on
 from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import format_options, say, show
-from autotune.columns import Cells, Column, Items, attributes, field_columns, key_columns
+from autotune.columns import Cells, Items, field_cells, key_columns
 from autotune.dispatch.dispatcher import Choice, PortfolioKernel
 from autotune.errors import StudyError
 from autotune.escape import counted
@@ -23,57 +23,44 @@ from autotune.problem import Layer
 from autotune.toml_table import LARGEST
 
 if TYPE_CHECKING:
-    from autotune.dispatch.builder import Built, Comparison
+    from autotune.dispatch.builder import Built
     from autotune.store import DispatchedLayer, DispatcherRow
 
 TABLES = ("layers", "ways", "rules", "kernels")
 
 
-def _regret(time_us: float | None, layer: DispatchedLayer) -> float | None:
-    return None if time_us is None else time_us / layer.best_us - 1
-
-
+_WAYS_TIMED = ("time", "left_out", "default", "single", "nearest")
+"""Ways to choose a layer's kernel: each has a time in DispatchedLayer."""
 DISPATCHED = (
-    Column["DispatchedLayer"]("layer", lambda row: row.layer.name),
-    Column["DispatchedLayer"]("role", lambda row: row.role),
-    Column["DispatchedLayer"]("count", lambda row: row.layer.count),
-    Column["DispatchedLayer"]("kernel", lambda row: row.kernel or "to be tuned"),
-    Column["DispatchedLayer"]("default_first", lambda row: row.default_first),
-    Column["DispatchedLayer"]("time_us", lambda row: row.time_us),
-    Column["DispatchedLayer"]("best_us", lambda row: row.best_us),
-    Column["DispatchedLayer"]("regret_fraction", lambda row: _regret(row.time_us, row), digits=3),
-    Column["DispatchedLayer"]("left_out_regret_fraction", lambda row: _regret(row.left_out_us, row), digits=3),
-    Column["DispatchedLayer"]("default_regret_fraction", lambda row: _regret(row.default_us, row), digits=3),
-    Column["DispatchedLayer"]("single_regret_fraction", lambda row: _regret(row.single_us, row), digits=3),
-    Column["DispatchedLayer"]("nearest_regret_fraction", lambda row: _regret(row.nearest_us, row), digits=3),
-    Column["DispatchedLayer"]("problem", lambda row: str(row.layer.problem), terminal=False),
+    *key_columns("layer", "role", "count", "kernel", "default_first", "time_us", "best_us"),
+    *key_columns("regret_fraction", *(f"{way}_regret_fraction" for way in _WAYS_TIMED[1:]), digits=3),
+    *key_columns("problem", hidden=True),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    """A rule that was tried, and its rank."""
-
-    place: int | None
-    """the rank; equally fast rules share a rank; None if the rule is not correct"""
-    rule: str
-    total_us: float | None
-    held_out_us: float | None
-    outcome: str
-    reason: str
-    proposed_by: str
-
-
-_RULES = field_columns(_Rank, digits=6)
-_WAYS: tuple[Column[Comparison], ...] = attributes(
+_RULES = key_columns("place", "rule", "total_us", "held_out_us", "outcome", "reason", "proposed_by", digits=6)
+_WAYS = key_columns(
     *("layers", "way", "median_fraction", "worst_fraction", "worst_layer", "weighted_mean_fraction"), digits=3
 )
-KERNELS = (
-    Column[PortfolioKernel]("kernel", lambda row: row.name),
-    Column[PortfolioKernel]("template", lambda row: row.config.template),
-    Column[PortfolioKernel]("config", lambda row: row.config),
-    Column[PortfolioKernel]("conditions", lambda row: sum(not step.name for step in row.predicate.steps)),
-)
+KERNELS = key_columns("kernel", "template", "config", "conditions")
+
+
+def _layer_cells(row: DispatchedLayer) -> Cells:
+    """Return the cells of a layer. Regret is the time lost relative to the layer's best kernel, as a fraction."""
+    times_us = {way: getattr(row, f"{way}_us") for way in _WAYS_TIMED}
+    regrets = {way: None if us is None else us / row.best_us - 1 for way, us in times_us.items()}
+    return {
+        **field_cells(row),
+        "layer": row.layer.name,
+        "count": row.layer.count,
+        "kernel": row.kernel or "to be tuned",
+        "regret_fraction": regrets.pop("time"),
+        **{f"{way}_regret_fraction": regret for way, regret in regrets.items()},
+        "problem": str(row.layer.problem),
+    }
+
+
+def _kernel_cells(row: PortfolioKernel) -> Cells:
+    conditions = sum(not step.name for step in row.predicate.steps)
+    return {"kernel": row.name, "template": row.config.template, "config": row.config, "conditions": conditions}
 
 
 @click.command()
@@ -169,13 +156,13 @@ def _show(built: Built, table: str, style: str | None, title: str = "") -> None:
     from autotune.dispatch.builder import compare
 
     if table == "layers":
-        show(built.layers, DISPATCHED, style)
+        show(map(_layer_cells, built.layers), DISPATCHED, style)
     elif table == "ways":
-        show(compare(built.layers), _WAYS, style, title=title)
+        show(map(field_cells, compare(built.layers)), _WAYS, style, title=title)
     elif table == "rules":
         show(_ranks(built), _RULES, style, title=title)
     else:
-        show(built.dispatcher.all_kernels, KERNELS, style)
+        show(map(_kernel_cells, built.dispatcher.all_kernels), KERNELS, style)
 
 
 def _show_all(built: Built, out: Path | None) -> None:
@@ -209,19 +196,18 @@ def _show_all(built: Built, out: Path | None) -> None:
         click.echo(str(out))
 
 
-def _ranks(built: Built) -> Iterator[_Rank]:
+def _ranks(built: Built) -> Iterator[Cells]:
+    """Yield the rules that were tried, each with its rank. Equally fast rules share a rank; a wrong rule has none."""
     totals = [tried.total_us for tried in built.tried if tried.outcome == "correct"]
     for tried in built.tried:
         is_correct = tried.outcome == "correct"
-        yield _Rank(
-            1 + sum(total < tried.total_us for total in totals) if is_correct else None,
-            "; ".join(replace(built.dispatcher, rule=tried.rule).words()),
-            tried.total_us if is_correct else None,
-            tried.held_out_us,
-            tried.outcome.value,
-            tried.reason,
-            tried.proposed_by,
-        )
+        yield {
+            **field_cells(tried),
+            "place": 1 + sum(total < tried.total_us for total in totals) if is_correct else None,
+            "rule": "; ".join(replace(built.dispatcher, rule=tried.rule).words()),
+            "total_us": tried.total_us if is_correct else None,
+            "outcome": tried.outcome.value,
+        }
 
 
 CHOICES = (

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from autotune import __version__
 from autotune.api.device_names import cache_folder
 from autotune.cli.options import DATABASE, Folder
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column
+from autotune.columns import Cells, key_columns
 from autotune.compilation.toolchain import compiler_version, find_cxx, find_nvcc, find_sanitizer
 from autotune.devices.driver_api import DriverHere, driver_here
 from autotune.devices.pycuda_build import TOOLKIT, build_pycuda
@@ -26,30 +25,16 @@ from autotune.escape import counted
 _CUDA = f"pip install '{TOOLKIT}' && autotune doctor --build-pycuda && pip install 'autotune-conv[cuda13]'"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A requirement of autotune, and whether this machine meets it."""
+def _checked(what: str, found: str | None, *, needed: bool, fix: str = "") -> Cells:
+    """Return a requirement's row: `found` is its version or path, or None if it is missing.
 
-    what: str
-    found: str | None
-    """the version or path of the required item; None if it is missing"""
-    needed: bool
-    """whether autotune cannot tune on this machine without it"""
-    fix: str = ""
-    """how to install the missing item"""
-
-    @property
-    def state(self) -> str:
-        """`ok`, `missing`, or `optional` if it is missing but not needed."""
-        return "ok" if self.found is not None else "missing" if self.needed else "optional"
+    `needed` says whether autotune cannot tune on this machine without it, and `fix` how to install it.
+    """
+    state = "ok" if found is not None else "missing" if needed else "optional"
+    return {"what": what, "state": state, "found": found, "fix": fix if found is None else None}
 
 
-_CHECK_COLUMNS = (
-    Column[Checked]("what", lambda row: row.what),
-    Column[Checked]("state", lambda row: row.state),
-    Column[Checked]("found", lambda row: row.found),
-    Column[Checked]("fix", lambda row: row.fix if row.found is None else None),
-)
+_CHECK_COLUMNS = key_columns("what", "state", "found", "fix")
 
 
 @click.command()
@@ -75,7 +60,7 @@ def doctor(db: str, build: bool, wheels: Path | None, style: str | None) -> None
         raise click.UsageError("--wheels: give it with --build-pycuda")
     checks = list(_checks(db))
     show(checks, _CHECK_COLUMNS, style)
-    if missing := [row.what for row in checks if row.state == "missing"]:
+    if missing := [row["what"] for row in checks if row["state"] == "missing"]:
         raise AutotuneError(f"needed and missing: {', '.join(missing)}")
 
 
@@ -99,19 +84,19 @@ def show_version(context: click.Context) -> None:
     context.exit()
 
 
-def _checks(db: str) -> Iterator[Checked]:
+def _checks(db: str) -> Iterator[Cells]:
     driver = driver_here()
     gpu = driver is not None and bool(driver.devices)
     cxx, no_cxx = _tool(lambda: compiler_version(find_cxx()))
-    yield Checked("C++ compiler", cxx, needed=True, fix=no_cxx)
+    yield _checked("C++ compiler", cxx, needed=True, fix=no_cxx)
     driver_version = None if driver is None else f"CUDA {driver.cuda}"
-    yield Checked("NVIDIA driver", driver_version, needed=False, fix="install NVIDIA's driver, for a GPU")
-    yield Checked("GPU", _gpus(driver), needed=False, fix="no GPU found: kernels run on the CPU")
+    yield _checked("NVIDIA driver", driver_version, needed=False, fix="install NVIDIA's driver, for a GPU")
+    yield _checked("GPU", _gpus(driver), needed=False, fix="no GPU found: kernels run on the CPU")
     nvcc, no_nvcc = _tool(lambda: compiler_version(find_nvcc()))
-    yield Checked("nvcc", nvcc, needed=gpu, fix=no_nvcc)
-    yield Checked("PyCUDA", _version("pycuda"), needed=gpu, fix=_CUDA)
+    yield _checked("nvcc", nvcc, needed=gpu, fix=no_nvcc)
+    yield _checked("PyCUDA", _version("pycuda"), needed=gpu, fix=_CUDA)
     sanitizer, no_sanitizer = _tool(lambda: str(find_sanitizer()))
-    yield Checked("compute-sanitizer", sanitizer, needed=False, fix=no_sanitizer)
+    yield _checked("compute-sanitizer", sanitizer, needed=False, fix=no_sanitizer)
     yield _writable("cache", cache_folder(), "set XDG_CACHE_HOME to a folder that can be written")
     yield _writable("temporary files", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written")
     yield _database(db)
@@ -136,25 +121,25 @@ def _version(package: str) -> str | None:
     return importlib.metadata.version(package)
 
 
-def _writable(what: str, folder: Path, fix: str) -> Checked:
+def _writable(what: str, folder: Path, fix: str) -> Cells:
     """Check that files can be written to a folder or, if it doesn't exist, to its nearest parent that does."""
     existing = next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
     try:
         with tempfile.TemporaryFile(dir=existing):
-            return Checked(what, str(folder), needed=True)
+            return _checked(what, str(folder), needed=True)
     except OSError as error:
-        return Checked(what, None, needed=True, fix=f"{folder}: cannot be written ({error.strerror}); {fix}")
+        return _checked(what, None, needed=True, fix=f"{folder}: cannot be written ({error.strerror}); {fix}")
 
 
-def _database(db: str) -> Checked:
+def _database(db: str) -> Cells:
     from autotune.store import Store, path_of
 
     try:
         if not path_of(db).exists():
-            return Checked("database", f"{db}: none yet", needed=True)
+            return _checked("database", f"{db}: none yet", needed=True)
         with Store(db, create=False) as store:
             store.check()
             studies = len({row.name for row in store.studies.list()})
     except StoreError as error:
-        return Checked("database", None, needed=True, fix=str(error))
-    return Checked("database", f"{db}: {counted(studies, 'study', 'studies')}", needed=True)
+        return _checked("database", None, needed=True, fix=str(error))
+    return _checked("database", f"{db}: {counted(studies, 'study', 'studies')}", needed=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 import click
 
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Cells, Column, key_columns
+from autotune.columns import Column, key_columns
 
 
 @click.command()
@@ -40,9 +38,8 @@ def history(what: str, db: str, only: FilterOptions, style: str | None) -> None:
 
 
 _HISTORY_COLUMNS = (
-    Column[Cells]("date", lambda event: event["date"].replace(microsecond=0)),
-    *key_columns("layer"),
-    Column[Cells]("generation", itemgetter("generation"), heading="gen"),
+    *key_columns("date", "layer"),
+    Column("generation", heading="gen"),
     *key_columns("device", "accuracy"),
     *key_columns("deterministic", hidden=True),
     *key_columns("measurement_mode", "event", "trial", "time_us", "over_before"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from autotune.cli.options import (
@@ -17,19 +15,7 @@ from autotune.cli.options import (
     studies_and_layers,
 )
 from autotune.cli.tables import say, show, wide_format_options
-from autotune.columns import field_columns
-
-
-@dataclass(frozen=True, slots=True)
-class _Importance:
-    """The importance of a family's parameter on a layer."""
-
-    layer: str
-    device: str
-    template: str
-    trials: int
-    parameters: str
-    importance: float
+from autotune.columns import Cells, field_cells, key_columns
 
 
 @click.command()
@@ -59,30 +45,27 @@ def importance(
     from autotune.api.family_importance import importance as importance_of
 
     analysed = importance_of(what, db=db, device=device, families=only_families, layers=only_layers, say=say_device)
-    rows = [
-        _Importance(family.layer, family.device, family.template, family.found.trials, name, share)
+    rows: list[Cells] = [
+        {**field_cells(family), "trials": family.found.trials, "parameters": name, "importance": share}
         for family in analysed
         for name, share in family.found.params
     ]
     all_rows = everything or style is not None
-    shown = rows if all_rows else sorted(rows, key=lambda row: -row.importance)[:SHOWN_ROWS]
+    shown = rows if all_rows else sorted(rows, key=lambda row: -row["importance"])[:SHOWN_ROWS]
     if not all_rows:
         say(_answer(shown[0]))
-    show(shown, _IMPORTANCE_COLUMNS, style, apart=_family_of if all_rows else lambda _: None)
+    show(shown, _IMPORTANCE_COLUMNS, style, apart=_FAMILY if all_rows else ())
     if len(shown) < len(rows):
         say(f"{len(rows) - len(shown)} more rows with --all")
 
 
-def _answer(row: _Importance) -> str:
+def _answer(row: Cells) -> str:
     """Describe the most important parameter in a sentence."""
     return (
-        f"{row.parameters} of {row.template} affects {row.layer} ({row.device}) most: "
-        f"importance {row.importance:.2f} among {row.trials} correct trials."
-    )
+        "{parameters} of {template} affects {layer} ({device}) most: "
+        "importance {importance:.2f} among {trials} correct trials."
+    ).format_map(row)
 
 
-def _family_of(row: _Importance) -> tuple[str, str, str, int]:
-    return row.layer, row.device, row.template, row.trials
-
-
-_IMPORTANCE_COLUMNS = field_columns(_Importance, digits=2)
+_FAMILY = ("layer", "device", "template", "trials")
+_IMPORTANCE_COLUMNS = key_columns(*_FAMILY, "parameters", "importance", digits=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,10 @@ import click
 from autotune.api.device_names import evaluator_of
 from autotune.api.study_names import study_named
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, LAYERS, STUDY, refuse_with, run_on
-from autotune.cli.profile import counter_columns, profile_kernels, require_profiler
+from autotune.cli.profile import COUNTER_COLUMNS, counter_cells, profile_kernels, require_profiler
 from autotune.cli.run import command_line, end_interrupted
 from autotune.cli.tables import show, wide_format_options
-from autotune.columns import Column, Shares, attributes
+from autotune.columns import Cells, Column, Shares, field_cells, key_columns
 from autotune.compilation.toolchain import find_ncu
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError, ToolchainError, shortened
@@ -25,63 +25,52 @@ from autotune.study import Study
 
 if TYPE_CHECKING:
     from autotune.store import Store, TrialRow
-    from autotune.trial import KernelProfile, Trial
+    from autotune.trial import KernelProfile
     from autotune.tuning.ladder import LadderStep
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A ladder step with the latest profile of its best kernel."""
-
-    step: LadderStep
-    launches: Sequence[KernelProfile]
-    """the launches of one forward pass as profiled, in order; empty if there is no profile"""
-
-    @property
-    def profile(self) -> KernelProfile | None:
-        """The profile of the longest launch."""
-        return max(self.launches, key=lambda launch: launch.time_us or 0.0, default=None)
-
-    @property
-    def trial(self) -> Trial | None:
-        """The trial of the best kernel."""
-        return self.step.best.trial if self.step.best else None
-
-
-def _launch_shares(line: _Line) -> Shares | None:
-    """Return each launch's share of the total time, if there are several launches."""
-    total = sum(launch.time_us or 0.0 for launch in line.launches)
-    if len(line.launches) < 2 or not total:
-        return None
-    shares = [(launch.entry, (launch.time_us or 0.0) / total) for launch in line.launches]
-    return Shares(tuple(sorted(shares, key=lambda share: -share[1])))
-
-
-def _profile_of(line: _Line) -> KernelProfile | None:
-    return line.profile
-
-
 _COLUMNS = (
-    Column[_Line]("device", lambda line: line.step.best.device.name if line.step.best else None),
-    Column[_Line]("layer", lambda line: line.step.layer),
-    Column[_Line]("technique", lambda line: line.step.technique.name),
-    Column[_Line]("report", lambda line: line.step.technique.report, terminal=False),
-    Column[_Line]("reported", lambda line: line.step.technique.reported, terminal=False),
-    *attributes(
-        *("reported_ms", "best_us", "over_first", "over_previous", "evaluated"),
-        of=lambda line: line.step,
-        hidden=("reported_ms", "over_previous", "evaluated"),
-    ),
-    Column[_Line]("template", lambda line: line.step.technique.template, terminal=False),
-    *attributes("config", of=lambda line: line.step, hidden=("config",)),
-    Column[_Line](
-        "why_not", lambda line: line.step.why_not, text=lambda line: shortened(line.step.why_not, 160), below=True
-    ),
-    Column[_Line]("registers", lambda line: line.trial.resources.registers if line.trial else None, terminal=False),
-    *attributes("smem_bytes", "occupancy", of=lambda line: line.trial, hidden=("smem_bytes", "occupancy")),
-    Column("launch_shares", _launch_shares, terminal=False),
-    *(replace(column, terminal=False) for column in counter_columns(_profile_of)),
+    *key_columns("device", "layer", "technique"),
+    *key_columns("report", "reported", "reported_ms", hidden=True),
+    *key_columns("best_us", "over_first"),
+    *key_columns("over_previous", "evaluated", "template", "config", hidden=True),
+    Column("why_not", text=lambda row: shortened(row["why_not"], 160), below=True),
+    *key_columns("registers", "smem_bytes", "occupancy", "launch_shares", hidden=True),
+    *(replace(column, terminal=False) for column in COUNTER_COLUMNS),
 )
+
+
+def _cells(step: LadderStep, launches: Sequence[KernelProfile]) -> Cells:
+    """Return a step's cells, with the profile of the longest launch of its best kernel.
+
+    `launches` are the launches of one forward pass as profiled, in order, or empty if there is no profile.
+    """
+    trial, device = (step.best.trial, step.best.device.name) if step.best else (None, None)
+    return {
+        **counter_cells(max(launches, key=lambda launch: launch.time_us or 0.0, default=None)),
+        **field_cells(step),
+        "device": device,
+        "technique": step.technique.name,
+        "report": step.technique.report,
+        "reported": step.technique.reported,
+        "reported_ms": step.reported_ms,
+        "best_us": step.best_us,
+        "template": step.technique.template,
+        "config": step.config,
+        "registers": trial and trial.resources.registers,
+        "smem_bytes": trial and trial.smem_bytes,
+        "occupancy": trial and trial.occupancy,
+        "launch_shares": _launch_shares(launches),
+    }
+
+
+def _launch_shares(launches: Sequence[KernelProfile]) -> Shares | None:
+    """Return each launch's share of the total time, if there are several launches."""
+    total = sum(launch.time_us or 0.0 for launch in launches)
+    if len(launches) < 2 or not total:
+        return None
+    shares = [(launch.entry, (launch.time_us or 0.0) / total) for launch in launches]
+    return Shares(tuple(sorted(shares, key=lambda share: -share[1])))
 
 
 @click.command()
@@ -195,8 +184,8 @@ def _show(steps: Sequence[LadderStep], db: str, style: str | None) -> None:
 
     with Store(db, create=False) as store:
         profiles = _launches(store)
-    lines = [_Line(step, profiles.get(_kernel(step.best), ()) if step.best else ()) for step in steps]
-    show(lines, _COLUMNS, style, apart=lambda line: line.step.layer)
+    rows = [_cells(step, profiles.get(_kernel(step.best), ()) if step.best else ()) for step in steps]
+    show(rows, _COLUMNS, style, apart=["layer"])
 
 
 _Kernel = tuple[str | None, tuple[str, str, int, int, int]]

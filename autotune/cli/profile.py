@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from autotune.cli.options import ACCURACY, DATABASE, DIRECTORIES, open_filled, r
 from autotune.cli.output import note
 from autotune.cli.run import open_evaluator
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, Row, Shares, attributes
+from autotune.columns import Cells, Column, Shares, field_cells, key_columns
 from autotune.compilation.toolchain import find_ncu
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import DeviceError, StoreError
@@ -38,35 +38,41 @@ _SHOWN = {
 _STALLS_SHOWN = 3  # number of stall reasons to show on a terminal
 
 
-def _profile_of(row: ProfileRow) -> KernelProfile:
-    return row.profile
+def _shown_stalls(row: Cells) -> Shares | None:
+    stalls: Shares | None = row["stalls"]
+    return stalls and Shares(stalls.numbers[:_STALLS_SHOWN])
 
 
-def counter_columns(profile_of: Callable[[Row], KernelProfile | None]) -> tuple[Column[Row], ...]:
-    """Return the columns of a launch's profile: the counters, and why warps stalled."""
+COUNTER_COLUMNS = (
+    *key_columns("entry"),
+    *(Column(name, terminal=name in _SHOWN) for name in COUNTERS),
+    Column("stalls", text=_shown_stalls),
+    *key_columns("tool", hidden=True),
+)
+"""The columns of a launch's profile: the counters, and why warps stalled."""
 
-    def stalls(row: Row, most: int | None = None) -> Shares | None:
-        found = profile_of(row)
-        return None if found is None else Shares(found.stalls[:most])
 
-    return (
-        *attributes("entry", *COUNTERS, of=profile_of, hidden=COUNTERS.keys() - _SHOWN),
-        Column("stalls", stalls, text=lambda row: stalls(row, _STALLS_SHOWN)),
-        *attributes("tool", of=profile_of, hidden=("tool",)),
-    )
+def counter_cells(profile: KernelProfile | None) -> Cells:
+    """Return the cells of COUNTER_COLUMNS, which are empty without a profile."""
+    if profile is None:
+        return dict.fromkeys(column.key for column in COUNTER_COLUMNS)
+    return {**field_cells(profile), "stalls": Shares(profile.stalls)}
 
 
 _COLUMNS = (
-    Column["ProfileRow"]("layer", lambda row: row.row.name),
-    Column["ProfileRow"]("accuracy", lambda row: row.row.trial.accuracy, terminal=False),
-    Column["ProfileRow"]("device", lambda row: row.row.device.name, terminal=False),
-    Column["ProfileRow"]("template", lambda row: row.row.trial.config.template, terminal=False),
-    Column["ProfileRow"]("config", lambda row: row.row.trial.config, terminal=False),
-    Column["ProfileRow"]("occupancy", lambda row: row.row.trial.occupancy),
-    *counter_columns(_profile_of),
-    Column["ProfileRow"]("profiled_at", lambda row: row.profiled_at, terminal=False),
-    Column["ProfileRow"]("source_hash", lambda row: row.row.trial.source_hash, terminal=False),
+    *key_columns("layer"),
+    *key_columns("accuracy", "device", "template", "config", hidden=True),
+    *key_columns("occupancy"),
+    *COUNTER_COLUMNS,
+    *key_columns("profiled_at", "source_hash", hidden=True),
 )
+
+
+def _show(rows: Iterable[ProfileRow], style: str | None) -> None:
+    from autotune.analysis.trial_rows import kernel_cells
+
+    cells = ({**kernel_cells(row.row), **counter_cells(row.profile), "profiled_at": row.profiled_at} for row in rows)
+    show(cells, _COLUMNS, style)
 
 
 @click.command()
@@ -102,7 +108,7 @@ def profile(
         if not rows:
             made = shlex.join(["autotune", "profile", what])
             raise StoreError(f"{db}: no profile of {what} is stored; `{made}` makes one")
-        show(rows, _COLUMNS, style)
+        _show(rows, style)
         return
     ncu = find_ncu()
     with open_filled(db) as store, closing(open_evaluator(device, usable_cores())) as evaluator:
@@ -114,7 +120,7 @@ def profile(
             advice = store.best.advice(name, info)
             raise StoreError(f"{store.path}: no correct kernel of {what} on {info.name}; {advice}")
         families = load_recorded_templates(directories, (row.problem.operation for row in best.values()), what)
-        show(profile_kernels(store, ncu, device, evaluator, list(best.values()), families), _COLUMNS, style)
+        _show(profile_kernels(store, ncu, device, evaluator, list(best.values()), families), style)
 
 
 def profile_kernels(

@@ -13,13 +13,14 @@ import click
 
 from autotune.analysis.retime import Changes, LayerPlan, Retimed, StaleResult, plans, template_change
 from autotune.analysis.retime import retime as measure_again
+from autotune.analysis.trial_rows import kernel_cells
 from autotune.api.study_names import name_of
 from autotune.cli.options import DATABASE, DIRECTORIES, JOBS, run_on, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.progress import counting
 from autotune.cli.run import end_interrupted, open_evaluator, present_devices, stopping_on_interrupt
 from autotune.cli.tables import format_options, show
-from autotune.columns import Column, attributes
+from autotune.columns import Cells, field_cells, key_columns
 from autotune.devices.device import DeviceInfo, Environment
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import StoreError
@@ -51,7 +52,7 @@ def stale(what: str | None, db: str, directories: tuple[Path, ...], device: str 
         found = [change for row in best for change in (*changes.of(row), *template_change(row, families))]
     doubtful = {(one.best.name, one.best.row.id) for one in found}
     note(f"{len(doubtful)} of {len(best)} best results may be out of date")
-    show(found, _STALE_COLUMNS, style)
+    show(map(_stale_cells, found), _STALE_COLUMNS, style)
 
 
 def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Environment]]:
@@ -68,16 +69,16 @@ def _opened(device: str | None, kinds: set[str]) -> list[tuple[DeviceInfo, Envir
 
 
 _STALE_COLUMNS = (
-    Column[StaleResult]("layer", lambda one: one.best.name),
-    Column[StaleResult]("device", lambda one: one.best.row.device.name),
-    Column[StaleResult]("accuracy", lambda one: one.best.row.trial.accuracy),
-    Column[StaleResult]("measurement_mode", lambda one: one.best.row.measurement_mode, terminal=False),
-    Column[StaleResult]("median_us", lambda one: one.best.median_us),
-    Column[StaleResult]("template", lambda one: one.best.row.trial.config.template),
-    Column[StaleResult]("config", lambda one: one.best.row.trial.config, terminal=False),
-    Column[StaleResult]("date", lambda one: one.best.row.ended_at, terminal=False),
-    *attributes("changed", "was", "now", "compared_with"),
+    *key_columns("layer", "device", "accuracy"),
+    *key_columns("measurement_mode", hidden=True),
+    *key_columns("median_us", "template"),
+    *key_columns("config", "date", hidden=True),
+    *key_columns("changed", "was", "now", "compared_with"),
 )
+
+
+def _stale_cells(one: StaleResult) -> Cells:
+    return {**kernel_cells(one.best.row), **field_cells(one), "layer": one.best.name, "median_us": one.best.median_us}
 
 
 WINNER_LOST = 3
@@ -154,7 +155,7 @@ def retime(
         interrupted = stopping()
     if kernels:
         note(_counts(kernels))
-    show(kernels, _RETIME_COLUMNS, style)
+    show(map(_retime_cells, kernels), _RETIME_COLUMNS, style)
     if interrupted:
         end_interrupted(f"not re-timed: {', '.join(left)}" if left else "every layer was re-timed", resumes=False)
     _judge(layers, kernels, db)
@@ -169,21 +170,27 @@ def _counts(kernels: Sequence[Retimed]) -> str:
 
 
 _RETIME_COLUMNS = (
-    Column[Retimed]("layer", lambda row: row.before.name),
-    Column[Retimed]("trial", lambda row: row.before.trial.number),
-    Column[Retimed]("device", lambda row: row.before.device.name),
-    Column[Retimed]("accuracy", lambda row: row.before.trial.accuracy),
-    Column[Retimed]("measurement_mode", lambda row: row.before.measurement_mode, terminal=False),
-    Column[Retimed]("template", lambda row: row.before.trial.config.template, terminal=False),
-    Column[Retimed]("config", lambda row: row.before.trial.config, below=True),
-    Column[Retimed]("origin", lambda row: row.before.origin),
-    *attributes("before_us", "after_us", of=lambda row: row.retime),
-    Column[Retimed]("after_over_before", lambda row: row.retime.ratio),
-    Column[Retimed]("noise_fraction", lambda row: row.noise),
-    Column[Retimed]("label", lambda row: row.retime.label),
-    Column[Retimed]("message", lambda row: row.retime.message or None, below=True),
-    Column[Retimed]("driver_before", lambda row: row.before.environment.driver, terminal=False),
-    Column[Retimed]("driver", lambda row: row.retime.environment.driver, terminal=False),
-    Column[Retimed]("toolkit_before", lambda row: row.before.environment.toolkit, terminal=False),
-    Column[Retimed]("toolkit", lambda row: row.retime.environment.toolkit, terminal=False),
+    *key_columns("layer", "trial", "device", "accuracy"),
+    *key_columns("measurement_mode", "template", hidden=True),
+    *key_columns("config", below=True),
+    *key_columns("origin", "before_us", "after_us", "after_over_before", "noise_fraction", "label"),
+    *key_columns("message", below=True),
+    *key_columns("driver_before", "driver", "toolkit_before", "toolkit", hidden=True),
 )
+
+
+def _retime_cells(one: Retimed) -> Cells:
+    before, after = one.before.environment, one.retime.environment
+    return {
+        **kernel_cells(one.before),
+        "before_us": one.retime.before_us,
+        "after_us": one.retime.after_us,
+        "after_over_before": one.retime.ratio,
+        "noise_fraction": one.noise,
+        "label": one.retime.label,
+        "message": one.retime.message or None,
+        "driver_before": before.driver,
+        "driver": after.driver,
+        "toolkit_before": before.toolkit,
+        "toolkit": after.toolkit,
+    }

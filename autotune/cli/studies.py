@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from autotune.cli.options import DATABASE, numbers_of
 from autotune.cli.output import note
 from autotune.cli.progress import stages
 from autotune.cli.tables import format_options, show
-from autotune.columns import field_columns
+from autotune.columns import Cells, field_cells, key_columns
 from autotune.errors import ModelError, StoreError
 from autotune.escape import counted
 from autotune.study import ADMITTED, unadmitted
@@ -28,20 +27,10 @@ if TYPE_CHECKING:
     from autotune.store import StudyRow
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """A study that commands accept by name."""
-
-    study: str
-    layer_count: int
-    origin: str
-    """`shipped`, or the name of the database"""
-    generations: int | None = None
-    trials: int | None = None
-    imported_from: str | None = None
-
-
-_STUDY_COLUMNS = field_columns(_Listed, hidden=("imported_from",))
+_STUDY_COLUMNS = (
+    *key_columns("study", "layer_count", "origin", "generations", "trials"),
+    *key_columns("imported_from", hidden=True),
+)
 
 
 @click.command()
@@ -60,18 +49,19 @@ def studies(db: str, style: str | None) -> None:
     show([*_shipped(), *_known(rows, db)], _STUDY_COLUMNS, style)
 
 
-def _shipped() -> Iterator[_Listed]:
+def _shipped() -> Iterator[Cells]:
+    nothing: Cells = dict.fromkeys(("generations", "trials", "imported_from"))
     for name in study_names():
-        yield _Listed(name, len(shipped_study(name).layers), "shipped")
+        yield {**nothing, "study": name, "layer_count": len(shipped_study(name).layers), "origin": "shipped"}
 
 
-def _known(rows: tuple[StudyRow, ...], db: str) -> Iterator[_Listed]:
+def _known(rows: tuple[StudyRow, ...], db: str) -> Iterator[Cells]:
     """Yield a row for each stored study's name, with the number of layers in its newest generation."""
     newest = {row.name: row for row in rows}
     for name, row in newest.items():
-        same = [other for other in rows if other.name == name]
-        trials = sum(other.trials for other in same)
-        yield _Listed(name, row.layers, Path(db).name, len(same), trials, row.imported_from)
+        trials = [other.trials for other in rows if other.name == name]
+        counts = {"layer_count": row.layers, "generations": len(trials), "trials": sum(trials)}
+        yield {**field_cells(row), **counts, "study": name, "origin": Path(db).name}
 
 
 LARGEST = 2**31 - 1

@@ -6,12 +6,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.cli.output import note
 from autotune.cli.tables import show
-from autotune.columns import Column
+from autotune.columns import Cells, field_cells, key_columns
 from autotune.errors import shortened
 from autotune.escape import counted
 from autotune.problem import Layer
@@ -19,7 +18,7 @@ from autotune.study import Study
 from autotune.trial import Trial
 
 if TYPE_CHECKING:
-    from autotune.store import BestRow, EndToEndRow
+    from autotune.store import EndToEndRow
     from autotune.tuning.end_to_end import EndToEndResult
     from autotune.tuning.layer_finals import Compared, FinalsResult
     from autotune.tuning.layer_result import DesignResult, LayerResult
@@ -131,46 +130,12 @@ def left(study: Study, layers: Sequence[Layer], results: Sequence[LayerResult], 
     return f"{text}; end-to-end times may be missing" if study.end_to_end else text
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    result: EndToEndResult
-    kernel: BestRow
-    row: EndToEndRow
-
-    def value(self, name: str) -> int | str:
-        """Return the value of a parameter of the plan."""
-        return self.row.row.trial.config.params[name]
-
-    @property
-    def median_us(self) -> float:
-        """The median time from host to host, in microseconds."""
-        return self.row.row.median_us or 0.0
-
-    @property
-    def copy_us(self) -> float:
-        """The time of the copies in both directions, in microseconds."""
-        return self.row.parts.copy_in_us + self.row.parts.copy_out_us
-
-
 _END_TO_END = (
-    Column[_Plan]("layer", lambda line: line.result.name),
-    Column[_Plan]("pinned", lambda line: line.value("pinned")),
-    Column[_Plan]("streams", lambda line: line.value("streams")),
-    Column[_Plan]("segments", lambda line: line.value("segments")),
-    Column[_Plan]("median_us", lambda line: line.median_us),
-    Column[_Plan]("kernel_us", lambda line: line.row.parts.kernel_us),
-    Column[_Plan]("copy_us", lambda line: line.copy_us),
-    Column[_Plan]("copy_in_us", lambda line: line.row.parts.copy_in_us, terminal=False),
-    Column[_Plan]("copy_out_us", lambda line: line.row.parts.copy_out_us, terminal=False),
-    Column[_Plan]("hidden_fraction", lambda line: line.row.parts.hidden_fraction),
-    Column[_Plan]("allocate_us", lambda line: line.row.parts.allocate_us),
-    Column[_Plan]("with_allocation_us", lambda line: line.median_us + line.row.parts.allocate_us),
-    Column[_Plan]("distinct_segments", lambda line: line.row.parts.distinct_segments, terminal=False),
-    Column[_Plan]("host_bytes", lambda line: line.row.parts.host_bytes, terminal=False),
-    Column[_Plan]("error_over_bound", lambda line: line.row.row.trial.over_bound, terminal=False),
-    Column[_Plan]("accuracy", lambda line: line.row.row.trial.accuracy, terminal=False),
-    Column[_Plan]("kernel", lambda line: str(line.kernel.row.trial.config), terminal=False),
-    Column[_Plan]("source_hash", lambda line: line.row.row.trial.source_hash, terminal=False),
+    *key_columns("layer", "pinned", "streams", "segments", "median_us", "kernel_us", "copy_us"),
+    *key_columns("copy_in_us", "copy_out_us", hidden=True),
+    *key_columns("hidden_fraction", "allocate_us", "with_allocation_us"),
+    *key_columns("distinct_segments", "host_bytes", "error_over_bound", "accuracy", "kernel", hidden=True),
+    *key_columns("source_hash", hidden=True),
 )
 
 
@@ -184,18 +149,36 @@ def show_end_to_end(results: Sequence[EndToEndResult], style: str | None) -> Non
     show([line for result in results for line in _plans(result, every=style is not None)], _END_TO_END, style)
 
 
-def _plans(result: EndToEndResult, *, every: bool) -> list[_Plan]:
+def _plans(result: EndToEndResult, *, every: bool) -> list[Cells]:
     if result.kernel is None:
         return []
-    lines = [_Plan(result, result.kernel, row) for row in result.rows]
+    lines = [_plan_cells(result.name, str(result.kernel.row.trial.config), row) for row in result.rows]
     if every:
         return lines
-    kept: list[_Plan] = []
+    kept: list[Cells] = []
     for pinned in ("no", "yes"):
-        group = [line for line in lines if line.value("pinned") == pinned]
-        uncut = [line for line in group if line.value("segments") == 1]
+        group = [line for line in lines if line["pinned"] == pinned]
+        uncut = [line for line in group if line["segments"] == 1]
         kept += uncut[:1] + [line for line in group[:1] if line not in uncut]
     return kept
+
+
+def _plan_cells(layer: str, kernel: str, plan: EndToEndRow) -> Cells:
+    """Return the cells of an end-to-end plan. `copy_us` is the time of the copies in both directions."""
+    from autotune.analysis.trial_rows import kernel_cells
+
+    row, parts = plan.row, plan.parts
+    median_us = row.median_us or 0.0
+    return {
+        **kernel_cells(row),
+        **field_cells(parts),
+        **{name: row.trial.config.params[name] for name in ("pinned", "streams", "segments")},
+        "layer": layer,
+        "median_us": median_us,
+        "copy_us": parts.copy_in_us + parts.copy_out_us,
+        "with_allocation_us": median_us + parts.allocate_us,
+        "kernel": kernel,
+    }
 
 
 def _end_to_end_summary(result: EndToEndResult) -> str:

@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from autotune.cli.output import between_words, exact, wrapped
-from autotune.columns import Cell, Cells, Column, Row, words, write_csv, write_json
+from autotune.columns import Cell, Cells, Column, words, write_csv, write_json
 from autotune.errors import TemplateError
 from autotune.escape import printable
 from autotune.trial import Config, Value
@@ -49,16 +49,11 @@ def wide_format_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def show(
-    rows: Iterable[Row],
-    columns: Sequence[Column[Row]],
-    style: str | None,
-    *,
-    title: str = "",
-    apart: Callable[[Row], object] = lambda _: None,
+    rows: Iterable[Cells], columns: Sequence[Column], style: str | None, *, title: str = "", apart: Sequence[str] = ()
 ) -> None:
     """Print rows as JSON, CSV or a table. The style `wide` prints all columns unabridged.
 
-    Consecutive rows that differ in `apart` go into separate tables.
+    Consecutive rows that differ in one of the cells `apart` go into separate tables.
     """
     if style == "json":
         write_json(rows, columns, exact(sys.stdout))
@@ -72,7 +67,7 @@ def show(
     row_list = list(rows)
     if not row_list:
         out.print("no rows")
-    for position, (_, group) in enumerate(groupby(row_list, apart)):
+    for position, (_, group) in enumerate(groupby(row_list, lambda row: [row[key] for key in apart])):
         if position:
             out.print()
         if style == "wide":
@@ -96,7 +91,7 @@ _CLASS = ("deterministic", "measurement_mode")
 """columns of best kernels that a table shows only if the rows differ in them"""
 
 
-def telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> list[Column[Cells]]:
+def telling_apart(columns: Sequence[Column], rows: Sequence[Cells]) -> list[Column]:
     """Return the columns of best kernels. Determinism and measurement mode are shown only if the rows differ in
     them.
     """
@@ -104,18 +99,18 @@ def telling_apart(columns: Sequence[Column[Cells]], rows: Sequence[Cells]) -> li
     return [replace(column, terminal=True) if column.key in differing else column for column in columns]
 
 
-def _show_whole(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
+def _show_whole(out: Console, rows: Sequence[Cells], columns: Sequence[Column]) -> None:
     """Print all columns side by side or, if the terminal is too narrow, one line per column."""
     texts = [
         _Text(printable(column.key), [human(cell, column.digits) for cell in cells], numeric=_is_numeric(cells))
         for column in columns
-        for cells in [[column.value(row) for row in rows]]
+        for cells in [[row[column.key] for row in rows]]
     ]
     if not _print_lines(out, texts, ()):
         _show_lines(texts)
 
 
-def _show_table(out: Console, rows: Sequence[Row], columns: Sequence[Column[Row]]) -> None:
+def _show_table(out: Console, rows: Sequence[Cells], columns: Sequence[Column]) -> None:
     """Print the columns that have a value in some row. Values shared by all rows are printed once, above the table."""
     texts = [text for column in columns if set((text := _text(rows, column)).cells) - {_NOTHING}]
     below = [text for text in texts if text.below]
@@ -196,9 +191,9 @@ def _is_numeric(cells: Sequence[Cell]) -> bool:
     return all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells)
 
 
-def _text(rows: Sequence[Row], column: Column[Row]) -> _Text:
+def _text(rows: Sequence[Cells], column: Column) -> _Text:
     """Format a column as text, with configs in their short form."""
-    cells = [(column.text or column.value)(row) for row in rows]
+    cells = [column.text(row) if column.text else row[column.key] for row in rows]
     short = short_configs([cell for cell in cells if isinstance(cell, Config)])
     texts = [short(cell) if isinstance(cell, Config) else human(cell, column.digits) for cell in cells]
     return _Text(column.heading or column.key, texts, below=column.below, numeric=_is_numeric(cells))

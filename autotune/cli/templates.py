@@ -9,9 +9,9 @@ import click
 
 from autotune.cli.options import DIRECTORIES, family_names
 from autotune.cli.tables import format_options, say, show
-from autotune.columns import Column, Items
+from autotune.columns import Cells, Items, field_cells, key_columns
 from autotune.errors import TemplateError
-from autotune.family.template import SUFFIX, Condition, KernelTemplate, Param
+from autotune.family.template import SUFFIX, Condition, KernelTemplate
 from autotune.family.template_files import load_template, load_templates, template_files
 from autotune.operation.operation import FILE
 from autotune.toml_table import did_you_mean
@@ -22,19 +22,24 @@ def _reasons(conditions: tuple[Condition, ...]) -> str:
 
 
 _FAMILY_COLUMNS = (
-    Column[KernelTemplate]("name", lambda family: family.name),
-    Column[KernelTemplate]("summary", lambda family: family.summary, below=True),
-    Column[KernelTemplate]("supports", lambda family: _reasons(family.supports), terminal=False),
-    Column[KernelTemplate]("arch", lambda family: _reasons(family.arch), terminal=False),
-    Column[KernelTemplate]("accuracy", lambda family: family.accuracy.text, terminal=False),
-    Column[KernelTemplate]("params", lambda family: len(family.params)),
-    Column[KernelTemplate]("path", lambda family: str(family.path), terminal=False),
+    *key_columns("name"),
+    *key_columns("summary", below=True),
+    *key_columns("supports", "arch", "accuracy", hidden=True),
+    *key_columns("params"),
+    *key_columns("path", hidden=True),
 )
-_PARAM_COLUMNS = (
-    Column[Param]("param", lambda param: param.name),
-    Column[Param]("values", lambda param: Items(tuple(param.values))),
-    Column[Param]("doc", lambda param: param.doc, below=True),
-)
+_PARAM_COLUMNS = (*key_columns("param", "values"), *key_columns("doc", below=True))
+
+
+def _family_cells(family: KernelTemplate) -> Cells:
+    return {
+        **field_cells(family),
+        "supports": _reasons(family.supports),
+        "arch": _reasons(family.arch),
+        "accuracy": family.accuracy.text,
+        "params": len(family.params),
+        "path": str(family.path),
+    }
 
 
 @click.command()
@@ -47,11 +52,12 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
     For a single family, this prints parameters, rules, derived values and launches.
     """
     if name is None:
-        show(load_templates(directories).values(), _FAMILY_COLUMNS, style)
+        show(map(_family_cells, load_templates(directories).values()), _FAMILY_COLUMNS, style)
         return
     family = find_family(name, directories)
+    params = [{"param": one.name, "values": Items(tuple(one.values)), "doc": one.doc} for one in family.params]
     if style:
-        show(family.params, _PARAM_COLUMNS, style)
+        show(params, _PARAM_COLUMNS, style)
         return
     say(f"{family.name}: {family.summary}")
     for line in (
@@ -63,7 +69,7 @@ def templates(name: str | None, directories: tuple[Path, ...], style: str | None
         f"file: {family.path}",
     ):
         say(line)
-    show(family.params, _PARAM_COLUMNS, style)
+    show(params, _PARAM_COLUMNS, style)
     for line in (
         *_conditions("constraints", "what is legal", family.constraints),
         *_conditions("prune", "what is worth searching; `prune = false` in a study switches it off", family.prune),

@@ -12,7 +12,7 @@ from autotune.cli.best import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
-from autotune.columns import Cells, Column, Items, key_columns
+from autotune.columns import Items, key_columns
 from autotune.errors import StoreError
 from autotune.toml_table import LARGEST
 from autotune.trial import Outcome
@@ -99,29 +99,25 @@ def show_trial(what: str, number: int, db: str, style: str | None) -> None:
         rows = store.results.list(name, number=number)
         if not rows:
             raise StoreError(f"{db}: {what} has no trial {number}; `autotune trials {what}` lists all of them")
-        shown = list(trial_rows(store, rows))
+        shown = [{**row, "samples_us": _samples(row["samples_us"])} for row in trial_rows(store, rows)]
         if style is not None:
             show(shown, _SHOW_COLUMNS, style)
             return
         for one in shown:
-            known = [column for column in _SHOW_COLUMNS if column.value(one) not in _EMPTY]
-            show_as_lines([column.key for column in known], [[human(column.value(one), 6) for column in known]])
+            known = [column.key for column in _SHOW_COLUMNS if one[column.key] not in _EMPTY]
+            show_as_lines(known, [[human(one[key], 6) for key in known]])
 
 
 _EMPTY = (None, "")
 
 
-def _samples(one: Cells) -> Items | None:
-    return Items(tuple(json.loads(one["samples_us"]))) if one["samples_us"] else None
+def _samples(text: str | None) -> Items | None:
+    return Items(tuple(json.loads(text))) if text else None
 
 
 _SHOW_COLUMNS = (
     *key_columns("trial_id"),
     *TRIAL_COLUMNS,
-    Column[Cells]("deterministic", lambda one: bool(one["deterministic"])),
-    *key_columns("q1_us", "q3_us"),
-    Column[Cells]("samples_us", _samples),
-    *key_columns("measurement_mode", "attempts"),
-    Column[Cells]("reused", lambda one: bool(one["reused"])),
+    *key_columns("deterministic", "q1_us", "q3_us", "samples_us", "measurement_mode", "attempts", "reused"),
     *key_columns("template_hash", "arch", "driver", "toolkit", "flags", "started"),
 )

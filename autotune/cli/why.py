@@ -24,7 +24,7 @@ from autotune.cli.options import (
     studies_and_layers,
 )
 from autotune.cli.tables import format_options, human, say, short_configs, show
-from autotune.columns import Column, field_columns
+from autotune.columns import Cells, Column, field_cells, key_columns
 from autotune.errors import StoreError
 from autotune.family.space import Admission, BoundTemplate
 from autotune.family.template_files import FamilyFile, load_template, template_files
@@ -48,11 +48,17 @@ class _Explained:
 
 
 _COLUMNS = (
-    Column[WhyRow]("layer", lambda row: row.best.name),
-    Column[WhyRow]("device", lambda row: row.best.row.device.name),
-    Column[WhyRow]("accuracy", lambda row: row.best.row.trial.accuracy),
-    *field_columns(WhyRow, below=("note",))[1:],
+    *key_columns("layer", "device", "accuracy", "about", "template", "parameter", "value", "time_us", "over_winner"),
+    *key_columns("verdict", "trial", "trials", "correct", "outcome"),
+    *key_columns("note", below=True),
+    *key_columns("config"),
 )
+
+
+def _cells(row: WhyRow) -> Cells:
+    best = row.best.row
+    names = {"layer": row.best.name, "device": best.device.name, "accuracy": best.trial.accuracy}
+    return {**field_cells(row), **names, "instead": row.instead}
 
 
 _STALLS_SHOWN = 2  # number of stall reasons to show for a profile
@@ -101,7 +107,7 @@ def why(
         chosen = _first_class(best) if brief else best
         explanations = [_explained(store, families, with_roofline(store, row), finals) for row in chosen]
     if style is not None:
-        show((line for explained in explanations for line in explained.rows), _COLUMNS, style)
+        show((_cells(line) for explained in explanations for line in explained.rows), _COLUMNS, style)
     for position, explained in enumerate(explanations if style is None else ()):
         if position:
             say("")
@@ -150,7 +156,7 @@ def _place(row: BestRow) -> tuple[object, ...]:
     return row.layer.problem, row.row.device.identity, row.row.measurement_mode
 
 
-def _columns(*keys: str) -> list[Column[WhyRow]]:
+def _columns(*keys: str) -> list[Column]:
     """Return the columns with these keys, in the same order."""
     return [column for key in keys for column in _COLUMNS if column.key == key]
 
@@ -163,8 +169,7 @@ def _print_answer(explained: _Explained, classes: Sequence[BestRow]) -> None:
     shown = [*params[: SHOWN_ROWS // 2], *families[: SHOWN_ROWS - min(len(params), SHOWN_ROWS // 2)]]
     if shown:
         say("")
-        instead = Column[WhyRow]("instead", lambda row: row.instead)
-        show(shown, [instead, *_columns("over_winner", "verdict", "trial", "time_us")], None)
+        show(map(_cells, shown), key_columns("instead", "over_winner", "verdict", "trial", "time_us"), None)
     say(f"{len(explained.rows) - len(shown)} more lines with --all")
 
 
@@ -237,7 +242,7 @@ def _print_all(explained: _Explained, classes: Sequence[BestRow]) -> None:
         say("")
         say(f"{title}{'' if chosen else ': none recorded'}")
         if chosen:
-            show(chosen, _columns(*keys), None)
+            show(map(_cells, chosen), _columns(*keys), None)
     if explained.rules:
         say(f"rules: {explained.rules}")
 

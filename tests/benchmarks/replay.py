@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
@@ -24,7 +24,7 @@ from statistics import geometric_mean
 import numpy as np
 
 from autotune.cli.tables import show
-from autotune.columns import field_columns
+from autotune.columns import field_cells, key_columns
 from autotune.devices.host_machine import usable_cores
 from autotune.search.search import Search
 from autotune.search.threads import single_threaded
@@ -207,7 +207,8 @@ def main() -> None:
         in_flight=given.in_flight,
         jobs=given.jobs,
     )
-    show(scores, field_columns(Score, digits=5), given.style)
+    names = [field.name for field in fields(Score)]
+    show(map(field_cells, scores), key_columns(*names, digits=5), given.style)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ import json
 import math
 from datetime import UTC, datetime
 
-from autotune.columns import Cell, Column, Items, Shares, write_csv, write_json
+from autotune.columns import Cell, Items, Shares, key_columns, write_csv, write_json
 from autotune.trial import Config
 
 CONFIG = Config.of("direct", json.loads('{"small": 0.00001234, "lines": "a\\n    b\\n  }"}'))
-ROWS: list[tuple[Cell, Cell]] = [
+PAIRS: list[tuple[Cell, Cell]] = [
     ("small", 1e-05),
     ('say "x", twice', math.inf),
     ("two\nlines", 9999999999999998.0),
@@ -20,7 +20,8 @@ ROWS: list[tuple[Cell, Cell]] = [
     (Items((1e-7, "a", math.nan)), Shares((("long", math.inf), ("mio", 0.25)))),
     (None, True),
 ]
-COLUMNS = (Column[tuple[Cell, Cell]]("one", lambda row: row[0]), Column[tuple[Cell, Cell]]("two", lambda row: row[1]))
+ROWS = [{"one": one, "two": two} for one, two in PAIRS]
+COLUMNS = key_columns("one", "two")
 
 
 def test_json_has_values() -> None:
