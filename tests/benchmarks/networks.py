@@ -440,20 +440,27 @@ def run(arguments: argparse.Namespace) -> Measured:
 
 def built(arguments: argparse.Namespace) -> tuple[nn.Module, Tensor]:
     """The network and its images, channels-last, batch norms calibrated to them."""
-    with torch.device(arguments.device):  # where random weights take no time
-        if arguments.network in OWN:
-            own = OWN[arguments.network]
-            network, sizes = own.build(), own.sized(arguments.size)
+    dtype = getattr(torch, arguments.dtype)
+    network, x = uncalibrated(arguments.network, arguments.n, dtype, arguments.device, arguments.size)
+    return calibrated(network, x), x
+
+
+def uncalibrated(
+    name: str, n: int, dtype: torch.dtype, device: str = "cuda", size: int | None = None
+) -> tuple[nn.Module, Tensor]:
+    """A network that has never run, and its images, channels-last."""
+    with torch.device(device):  # where random weights take no time
+        if name in OWN:
+            own = OWN[name]
+            network, sizes = own.build(), own.sized(size)
         else:
             import torchvision
 
-            network, sizes = torchvision.models.get_model(arguments.network), (3, *(arguments.size or 224,) * 2)
-    dtype = getattr(torch, arguments.dtype)
-    network = network.eval().to(device=arguments.device, dtype=dtype)
+            network, sizes = torchvision.models.get_model(name), (3, *(size or 224,) * 2)
+    network = network.eval().to(device=device, dtype=dtype)
     for parameter in network.parameters():
         parameter.data = channels_last(parameter.data)
-    x = channels_last(torch.randn(arguments.n, *sizes, device=arguments.device, dtype=dtype))
-    return calibrated(network, x), x
+    return network, channels_last(torch.randn(n, *sizes, device=device, dtype=dtype))
 
 
 def channels_last(tensor: Tensor) -> Tensor:
