@@ -129,9 +129,9 @@ def _rendered(row: TrialRow) -> bool:
 
 
 def _default(rows: Sequence[TrialRow], winner: TrialRow) -> TrialRow | None:
-    """Return the default config's trial, which is the first one of the winner's family that its study rendered."""
-    of_winner = (_study(winner), winner.template_hash)
-    ours = [row for row in rows if _rendered(row) and (_study(row), row.template_hash) == of_winner]
+    """Return the trial of the default of the winner's family in the winner's study, or None if it wasn't rendered."""
+    default = (_study(winner), winner.template_hash, "default")
+    ours = [row for row in rows if _rendered(row) and (_study(row), row.template_hash, row.proposed_by) == default]
     return min(ours, key=lambda row: row.trial.number, default=None)
 
 

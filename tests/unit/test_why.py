@@ -138,6 +138,15 @@ def test_other_versions_of_the_family_do_not_testify(told: Told) -> None:
     assert not about("step", explain(best, other))
 
 
+def test_a_predicted_config_is_not_the_default(told: Told) -> None:
+    best, rows = told()
+    (default,) = about("default", explain(best, rows))
+    first = min((row for row in rows if row.trial.source_hash), key=lambda row: row.trial.number)
+    assert default.trial == first.trial.number
+    predicted = [dataclasses.replace(row, proposed_by="cost_model") if row is first else row for row in rows]
+    assert not about("default", explain(best, predicted))
+
+
 def test_the_default_as_winner_needs_no_explanation(told: Told) -> None:
     best, rows = told(trials=1)
     (default,) = about("default", explain(best, rows))
