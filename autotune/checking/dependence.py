@@ -5,6 +5,7 @@ They have inputs without effect, constant outputs, FLOPs that don't grow, or bou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,7 @@ _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
 _TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
 _TIMES = 2, 8  # factors on a size; with the second, an axis with a stride gets more outputs
 _SLOW = 0.1  # FLOPs ignore a size if they grow with it by less than this share of the arrays' growth
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LEAST = 1e-5  # smallest tolerance to propose, because small problems have small errors
 
 
@@ -98,7 +100,7 @@ def lone_scratch(family: KernelTemplate) -> list[str]:
     A stage that uses atomic functions may have counters there. Results of such functions need an earlier stage, which
     clears them.
     """
-    if "atomic" in family.text:
+    if "atomic" in _COMMENT.sub("", family.text):
         return []
     stages = (*family.prepare, *family.stages)
     return [
@@ -146,6 +148,7 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
         own = [array for array in arrays if array.name == name]
         fill, kind = own[0].fill, TYPES[own[0].dtype]
         few = -1 if kind.is_float else _FEW[kind.size_bytes > 1]
+        signed = own[0].dtype == "i8"  # wider integers may be indices, which have no sign
         only = {value for array in own for value in array.whole_bounds}
         which = "whole numbers" if fill in ("normal", "uniform") else "test data"
         least, most = (choose(array.whole_bounds[place] for array in own) for place, choose in enumerate((min, max)))
@@ -153,7 +156,7 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
             told.append(f"test data of {name} are always 0, 1, 2, ...: a kernel that does not read them passes")
         elif fill != "permutation" and len(only) == 1:
             told.append(f"{which} of {name} are always {only.pop()}: a kernel that does not read them passes")
-        elif fill == "integers" and own[0].role != SCALAR and most - least <= few:
+        elif fill == "integers" and own[0].role != SCALAR and (most - least <= few or (signed and least >= 0)):
             told.append(
                 f"{which} of {name} are {least} to {most}: a kernel that is wrong for other numbers of "
                 f"{own[0].dtype} passes; if there are any, give it larger `integers`"

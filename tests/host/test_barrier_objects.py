@@ -77,6 +77,15 @@ def test_without_one_of_its_waits_the_ring_is_wrong(bench: Bench, wait: str, ord
     assert found
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_barriers_need_a_fence_before_their_first_use(bench: Bench, order: Order) -> None:
+    broken = RING.replace("        barrier_init_fence();\n", "")
+    assert broken != RING
+    with pytest.raises(Rejected, match="no barrier_init_fence between barrier_init and the barrier's use") as error:
+        run_ring(bench, broken, order)
+    assert error.value.reason == "race"
+
+
 def test_waiting_for_a_phase_that_nobody_completes_is_a_deadlock(bench: Bench) -> None:
     broken = RING.replace("if (threadIdx.x % 32 == 0) barrier_arrive", "if (threadIdx.x == 0) barrier_arrive")
     with pytest.raises(Rejected, match="129 for the barrier object of line 24") as rejected:

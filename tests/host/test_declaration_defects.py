@@ -263,6 +263,15 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "elements of ordered are the same",
         "warning",
     ),
+    ("new-op", "i8 test data that are never negative"): Defect(
+        (
+            ('shape = ["columns"]\nintegers = [-8, 8]', 'shape = ["columns"]\ndtype = "i8"\nintegers = [0, 127]'),
+            ("const T* __restrict__ bias", "const unsigned char* __restrict__ bias"),
+            ("to_float(bias[at % COLUMNS])", "static_cast<float>(bias[at % COLUMNS])"),
+        ),
+        "numbers of bias are 0 to 127",
+        "warning",
+    ),
     ("new-op", "rows that are not independent"): Defect(
         (
             (
@@ -344,6 +353,7 @@ def test_a_wrong_declaration_is_told(defect: tuple[str, str], tmp_path: Path, ho
 def test_counters_in_scratch_memory_are_not_told(tmp_path: Path) -> None:
     defect = DEFECTS["gathered", "a result that the reference lacks as scratch"]
     family = planted("gathered", defect, tmp_path)
+    family.write_text(family.read_text() + "// atomicAdd would be slower\n")
     assert lone_scratch(load_template(family))
     family.write_text(family.read_text().replace("total[row] =", "atomicExch(total + row, 0.0f); total[row] ="))
     assert not lone_scratch(load_template(family))

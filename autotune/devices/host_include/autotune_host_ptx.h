@@ -81,12 +81,22 @@ inline void bulk_store_wait_read() {
 }
 
 struct alignas(8) Barrier {
-    unsigned short awaited, arrivals;  // of this phase, of every phase
-    unsigned bytes : 31;               // under way
-    unsigned parity : 1;               // of this phase
+    unsigned awaited : 11, arrivals : 11;  // of this phase, of every phase
+    unsigned fences : 10;                  // barrier_init_fence's calls before barrier_init
+    unsigned bytes : 31;                   // under way
+    unsigned parity : 1;                   // of this phase
 };
 
 namespace autotune_host {
+inline thread_local unsigned fences = 0;  // barrier_init_fence's calls by the blocks that this CPU thread runs
+
+// Before a use of an object of the thread's own block.
+inline void check_fenced(const Barrier* barrier) {
+    if (barrier->fences == (fences & 1023)) {
+        autotune_stop("race", "no barrier_init_fence between barrier_init and the barrier's use", __FILE__, __LINE__);
+    }
+}
+
 // Where kernels are checked, all that threads do with one orders them.
 inline void use(const Barrier* barrier) {
 #ifdef AUTOTUNE_CHECKED
@@ -97,10 +107,10 @@ inline void use(const Barrier* barrier) {
 
 inline void barrier_init(Barrier* barrier, int arrivals) {
     autotune_host::use(barrier);
-    const auto count = static_cast<unsigned short>(arrivals);
-    *barrier = {count, count, 0, 0};
+    const auto count = static_cast<unsigned>(arrivals) & 2047;
+    *barrier = {count, count, autotune_host::fences & 1023, 0, 0};
 }
-inline void barrier_init_fence() {}
+inline void barrier_init_fence() { ++autotune_host::fences; }
 
 namespace autotune_host {
 inline bool next_phase(Barrier* barrier) {  // whether this one is complete
@@ -120,6 +130,7 @@ inline void arrive(Barrier* barrier) {
 }  // namespace autotune_host
 
 inline void barrier_arrive(Barrier* barrier) {
+    autotune_host::check_fenced(barrier);
     autotune_host::arrive(barrier);
     if (autotune_host::complete_phase(barrier)) autotune_linger();  // they may be a copy that was let go too early
 }
@@ -148,6 +159,7 @@ inline void copy_async_arrive(Barrier* barrier) {
 }
 inline bool barrier_passed(Barrier* barrier, int parity) {
     AutotuneCopy copy;
+    autotune_host::check_fenced(barrier);
     autotune_host::use(barrier);
     const auto passed = [&] { return barrier->parity != static_cast<unsigned>(parity); };
     while (!passed() && autotune_due(barrier, 0, &copy)) {
