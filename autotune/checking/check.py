@@ -377,7 +377,7 @@ class FamilyCheck:
         source = render(bound, config)
         row = CheckRow(source, (source.problem.runtime_sizes,), Outcome.CORRECT, "", "", None, (), HOST_CHECK)
         try:
-            others = _scaled(bound, source)
+            others = _scaled(bound, source) if bound.problem.operation.independent else ()
             request = SomeBlocksRequest(source, on.compile(source).result(), others[:1], others[1:])
             checker_of(on).run_some_blocks(request)
         except Rejected as rejected:

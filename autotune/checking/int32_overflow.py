@@ -15,7 +15,8 @@ from autotune.checking.other_sizes import axes
 from autotune.devices.device import DeviceInfo
 from autotune.family.render import launches
 from autotune.family.space import Admission, BoundTemplate, SearchSpace, refusal
-from autotune.operation.declarations import READ
+from autotune.family.template import KernelTemplate
+from autotune.operation.declarations import READ, Array
 from autotune.problem import Problem, make_problem, valid_problems
 from autotune.trial import Config
 
@@ -29,7 +30,9 @@ _CPU_BYTES, _CPU_FLOPS, _CPU_THREADS = 256 << 20, 1 << 28, 5 << 20  # limits for
 _UNITS, _REFERENCE_ELEMENTS = 64, 1 << 26  # number of units with a reference, and limit for their elements
 _UNIT_FLOPS = 10_000  # FLOPs that take a GPU as long as a unit of the run-time size, which is often a block
 _ALIGNED = 4096  # a large size other than a run-time size is a multiple of this, so that vectors divide it
+_SAMPLED = 64  # number of configs from which the one with the largest workspace is chosen
 _SHARE = 0.85  # maximum share of the device's memory that a check may use
+_STRIDE_BYTES = 1 << 40  # a tensor map takes smaller strides
 _ADDRESSES_BYTES = 1 << 44  # limit for arrays that take memory only where they are written
 
 
@@ -48,11 +51,9 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     """Return a large problem for each layout, with a larger run-time size, or none if no 32-bit size is large enough.
 
     As many arrays as possible have more than `BEYOND` elements, in as little memory as possible. A CPU has neither the
-    memory nor the time for such a problem, so it runs only some blocks, and only for operations whose units are
-    independent.
+    memory nor the time for such a problem, so it runs only some blocks. For a CPU, there are also problems in which
+    even an array's places are as many, such as its pixels, with the config that has the largest workspace.
     """
-    if device.can.cpu and not all(bound.problem.operation.independent for bound in bounds):
-        return ()
     memory_bytes, beyond = int(_SHARE * device.memory_bytes), BEYOND
     if device.can.cpu:  # memory is not a limit here, so the last of several rows can also begin beyond 31 bits
         memory_bytes, beyond = _ADDRESSES_BYTES, 2 * BEYOND
@@ -76,7 +77,41 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
         best = min(tried, key=lambda bound: (not bound.supported, *_cost(bound.problem, beyond, memory_bytes)))
         admission = Admission(workspace_limit_bytes=max(0, memory_bytes - _bytes(best.problem)))
         found.append(_tried(BoundTemplate(best.template, best.problem, device, admission), memory_bytes))
+        if device.can.cpu:
+            found += _with_many_places(bounds[0].template, of_layout, device)
     return tuple(found)
+
+
+def _with_many_places(
+    template: KernelTemplate, problems: Sequence[Problem], device: DeviceInfo
+) -> Iterator[LargeProblem]:
+    """Yield a problem whose arrays each have more places than 32 bits can count, if the family supports one.
+
+    A place has all elements along an array's longest axis, such as the channels of a pixel.
+    """
+    supported = []
+    for problem in problems:
+        places = min((_places(array, problem) for array in problem.arrays if array.grows), default=0)
+        if not places:
+            continue
+        for other in valid_problems([partial(problem.with_runtime, 2 * BEYOND // places + _UNITS_BEYOND)]):
+            bound = BoundTemplate(template, other, device, Admission(workspace_limit_bytes=_STRIDE_BYTES))
+            if max(array.size_bytes for array in other.arrays) < _STRIDE_BYTES and bound.supported:
+                supported.append(bound)
+    found: list[tuple[int, LargeProblem]] = []
+    for bound in sorted(supported, key=lambda bound: _bytes(bound.problem))[:_WIDENED]:
+        space, workspace = SearchSpace(bound, most_rows=0, sampled_rows=_SAMPLED), bound.bind(template.workspace_bytes)
+        for config in map(space.config, range(len(space.rows))):
+            found.append((workspace.integer(bound.names(config)), LargeProblem(bound, config, "")))
+    if found:
+        yield max(found, key=lambda each: each[0])[1]
+
+
+def _places(array: Array, problem: Problem) -> int:
+    """Return the number of places of an array per unit of the first run-time size."""
+    units = problem.operation.runtime[0]
+    longest = max((size for axis, size in zip(array.axes, array.shape, strict=True) if axis != units), default=1)
+    return array.elements // problem.runtime_size // longest
 
 
 def large_weights(bounds: Sequence[BoundTemplate]) -> LargeProblem | None:

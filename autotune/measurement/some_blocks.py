@@ -83,7 +83,8 @@ def _unwritten(device: Device, module: Module, source: KernelSource) -> set[str]
 
         def last_outputs() -> dict[str, bytes]:
             for launch in kernel.forward(tensors):
-                if largest <= _MOST_ELEMENTS * math.prod((*launch.grid, *launch.block)):
+                elements = _MOST_ELEMENTS * math.prod((*launch.grid, *launch.block))
+                if largest <= elements or not source.problem.operation.independent:
                     kernel.run((launch,))
                     device.synchronize()
             sizes = {array.name: min(array.size_bytes, _DRAWN) for array in outputs}
@@ -94,7 +95,10 @@ def _unwritten(device: Device, module: Module, source: KernelSource) -> set[str]
         wrapped = [
             array
             for array in source.problem.filled
-            if array.grows and array.elements > _WRAP and array.fill != "integers"
+            if source.problem.operation.independent
+            and array.grows
+            and array.elements > _WRAP
+            and array.fill != "integers"
         ]
         for array in wrapped:
             element_bytes = array.size_bytes // array.elements

@@ -196,18 +196,29 @@ def _unread_ends(problems: Sequence[Problem]) -> list[tuple[str, str]]:
     for problem in problems:
         if any(array.dtype not in FLOATS for array in problem.filled):
             continue
-        data, others = _draw(problem, 0), _draw(problem, 1)
-        before = numpy_reference(problem, data)
         for array in (array for array in problem.filled if array.fill in DRAWN):
             for place, axis in enumerate(array.axes):
-                if affects.get((array.name, axis)) or array.shape[place] < _LEAST_EXTENT:
-                    continue
-                changed = data[array.name].copy().reshape(array.shape)
-                changed.swapaxes(0, place)[-1] = others[array.name].reshape(array.shape).swapaxes(0, place)[-1]
-                after = numpy_reference(problem, {**data, array.name: changed.ravel()})
-                pairs = zip(before, after, strict=True)
-                affects[array.name, axis] = any(not np.array_equal(one.value, other.value) for one, other in pairs)
+                if not affects.get((array.name, axis)) and array.shape[place] >= _LEAST_EXTENT:
+                    affects[array.name, axis] = _reads_end(problem, array, place)
     return [key for key, found in affects.items() if not found]
+
+
+def _reads_end(problem: Problem, array: Array, place: int) -> bool:
+    """Return whether an output depends on the last position of an axis of an input.
+
+    Several draws are tried, because the only outputs of a small problem may all be below zero before a ReLU.
+    """
+    for seed in range(_DRAWS):
+        data = _draw(problem, seed)
+        changed = data[array.name].copy().reshape(array.shape)
+        other = _draw(problem, seed + 1)[array.name].reshape(array.shape)
+        changed.swapaxes(0, place)[-1] = other.swapaxes(0, place)[-1]
+        before, after = (
+            numpy_reference(problem, {**data, array.name: each.ravel()}) for each in (data[array.name], changed)
+        )
+        if any(not np.array_equal(one.value, other.value) for one, other in zip(before, after, strict=True)):
+            return True
+    return False
 
 
 def _one_sided(problems: Sequence[Problem]) -> list[str]:

@@ -44,6 +44,7 @@ _RECYCLE_AFTER = 500  # number of evaluations after which a fresh worker replace
 _MOST_LAYERS = 256  # maximum number of layers whose data a worker keeps; the latest layers are kept
 _LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
 _SOME_BLOCKS_S = 20.0  # deadline for running some blocks of a kernel, which normally takes far less
+_SUMMING_S = 6.0  # the same if a block may loop over a large run-time size: most overflows occur sooner
 _MADE_PER_S = 1e6  # FLOPs plus bytes per second that a reference in C++ achieves under sanitizers
 AT_HAND = 2  # number of kernels sent to a worker at once: one runs, and the other starts when the first ends
 
@@ -219,7 +220,8 @@ class DeviceWorker:
     def run_some_blocks(self, request: SomeBlocksRequest) -> None:
         """Run some blocks of a kernel. Raises Rejected with the kernel's outcome."""
         self._ready(None)
-        self._settled(request.source, lambda: self._ask(request, _SOME_BLOCKS_S))
+        deadline_s = _SOME_BLOCKS_S if request.source.problem.operation.independent else _SUMMING_S
+        self._settled(request.source, lambda: self._ask(request, deadline_s))
 
     def _settled(self, source: KernelSource, answer: Callable[[], Reply]) -> Reply:
         """Return the answer about a kernel that may break the worker. Raises Rejected with the kernel's outcome."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.api.device_names import binary_cache
 from autotune.checking.cases import CasePlan
 from autotune.checking.check import CheckRow, FamilyCheck
 from autotune.evaluation.evaluator import DeviceEvaluator
@@ -73,6 +74,24 @@ def test_a_fault_is_found(fault: str, tmp_path: Path, host: DeviceEvaluator) -> 
     family, edit, reason = FAULTS[fault]
     path = written(tmp_path / "gradient", weight_gradient.texts(family), edit)
     assert checked(path, host, 4, n=9, w=11 + len(fault)).reason == reason
+
+
+def test_a_number_of_pixels_that_overflows_is_found_although_blocks_sum_all_images(
+    tmp_path: Path, host: DeviceEvaluator
+) -> None:
+    pixels = (
+        "const int pixels = n * P * Q;\n    if (pixels == 0) return 0.0f;\n    float sum = 0.0f;\n    for (int image"
+    )
+    edit = ("float sum = 0.0f;\n    for (int image", pixels)
+    path = written(tmp_path / "gradient", weight_gradient.texts("atomics"), edit)
+    sanitizing = DeviceEvaluator(["host:check"], 1, cache=binary_cache())
+    try:
+        plan = CasePlan(load_template(path), host.info)
+        rows = list(FamilyCheck(plan, host, sanitizing=lambda: sanitizing).rows(most=0))
+    finally:
+        sanitizing.close()
+    assert [row.reason for row in rows] == ["undefined"]
+    assert "signed integer overflow" in rows[0].message
 
 
 @pytest.mark.long
