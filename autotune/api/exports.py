@@ -24,6 +24,7 @@ from autotune.exporting.kernel import stem
 from autotune.exporting.proof import prove, runs_on
 from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_recorded_templates, load_templates
+from autotune.problem import Layer
 from autotune.store import BestRow, DispatcherRow, Store
 from autotune.study import ADMITTED, Study, distinct_layers, operations_of
 
@@ -106,6 +107,10 @@ class ExportRequest:
         if self.admit is not None and self.admit not in ADMITTED:
             raise AutotuneError(f"--admit {self.admit}: expected one of {', '.join(ADMITTED)}")
 
+    def admits(self, name: str, layer: Layer) -> bool:
+        """Return whether the export includes a layer, given as `study.layer`."""
+        return matches(name, self.layers) and self.op in (None, layer.problem.operation.name)
+
     def __str__(self) -> str:
         options = {"device": self.device, "layer": " --layer ".join(self.layers), "op": self.op}
         options |= {"accuracy": self.accuracy, "admit": self.admit}
@@ -180,11 +185,7 @@ def _write_untuned(
     study = as_study(what, db, templates)
     operations = operations_of(study)
     families = load_templates(templates, operations, of={each.name for each in operations})
-    layers = [
-        layer
-        for layer in distinct_layers(study.layers)
-        if matches(f"{study.name}.{layer.name}", request.layers) and request.op in (None, layer.problem.operation.name)
-    ]
+    layers = [layer for layer in distinct_layers(study.layers) if request.admits(f"{study.name}.{layer.name}", layer)]
     with opened_results(db, request.device, say) as results:
         untuned = untuned_kernels(study, layers, families, results)
     if not untuned.kernels:
@@ -204,11 +205,7 @@ def _selected(
         return _dispatched(store, made, dispatcher, request.layers)
     rows = _best(store, what, request, devices)
     rows = _fastest(rows, ADMITTED[request.admit]) if request.admit else rows
-    wanted = {
-        row.name
-        for row in store.studies.layers(what)
-        if matches(row.name, request.layers) and request.op in (None, row.layer.problem.operation.name)
-    }
+    wanted = {row.name for row in store.studies.layers(what) if request.admits(row.name, row.layer)}
     missing = wanted - {row.name for row in rows}
     return _Selection(rows, None, dict.fromkeys(sorted(missing), f"no such kernel in {db}"))
 
@@ -221,11 +218,7 @@ def _best(store: Store, what: str, request: ExportRequest, devices: Sequence[Dev
     on = None if devices is None else {info.identity for info in devices}
     recorded = store.best.list(what, accuracy=request.accuracy)
     rows = [
-        row
-        for row in recorded
-        if (on is None or row.row.device.identity in on)
-        and matches(row.name, request.layers)
-        and request.op in (None, row.layer.problem.operation.name)
+        row for row in recorded if (on is None or row.row.device.identity in on) and request.admits(row.name, row.layer)
     ]
     gpus = list(dict.fromkeys(row.row.device for row in rows if row.row.device.can.gpu))
     if len(gpus) > 1:

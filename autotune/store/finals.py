@@ -36,10 +36,6 @@ SELECT EXISTS (SELECT 1 FROM held WHERE decides) AND NOT EXISTS (
         AND measurement_mode = :measurement_mode AND outcome = 'correct' AND reused_trial_id IS NULL
         AND measurements.id > (SELECT max(id) FROM measurements WHERE finals_id IN (SELECT id FROM held)))""")
 
-_LAST = (
-    select(func.max(measurements.c.id)).where(measurements.c.finals_id == finals.c.id).scalar_subquery().label("last")
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -95,8 +91,6 @@ class FinalsRow:
     superseded_at: datetime | None
     """when a retime contradicted these finals; None while they count"""
     origin: Origin
-    sequence: int
-    """the position of the finals' last measurement in the database"""
 
     @property
     def time_us(self) -> float:
@@ -188,7 +182,7 @@ class FinalsStore:
         """List all finals for layers with these shapes in any study, oldest first, with their results."""
         with self.database.read() as connection:
             statement = (
-                select(finals, environments, studies.c.name, studies.c.generation, _LAST)
+                select(finals, environments, studies.c.name, studies.c.generation)
                 .join(environments, environments.c.id == finals.c.environment_id)
                 .join(studies, studies.c.id == finals.c.study_id)
                 .where(finals.c.tuning_target_id.in_(target_ids(find(connection, what, self.database.shown))))
@@ -218,5 +212,4 @@ def _row(row: RowMapping, winner: TrialRow, timings: Mapping[int, Timing], again
         timing=timings[winner.id],
         timings=tuple(timings.items()),
         verdicts=tuple(against),
-        sequence=row["last"],
     )

@@ -80,12 +80,6 @@ def layer_of(row: RowMapping) -> Layer:
     return Layer(row[study_layers.c.name] or "", problem_of(row), row[study_layers.c.count] or 1)
 
 
-def next_generation(connection: Connection, name: str) -> int:
-    """Return the number of a study's next generation, counting imported studies."""
-    last = select(func.max(studies.c.generation)).where(studies.c.name == name)
-    return (connection.execute(last).scalar_one() or 0) + 1
-
-
 def find(connection: Connection, what: str | None, where: str, generations: str = "newest") -> tuple[LayerRow, ...]:
     """Return the layers that `what` refers to.
 
@@ -200,7 +194,8 @@ class StudyStore:
         with self.database.write() as connection:
             row = connection.execute(newest).one_or_none()
             if row is None or fresh:
-                generation = next_generation(connection, study.name)
+                last = select(func.max(studies.c.generation)).where(studies.c.name == study.name)  # also imported ones
+                generation = (connection.execute(last).scalar_one() or 0) + 1
                 last_trial = select(func.coalesce(func.max(trials.c.id), 0))
                 fresh_after = connection.execute(last_trial).scalar_one() if fresh else None
                 beginning: Values = {"name": study.name, "generation": generation, "fresh": fresh}

@@ -105,8 +105,6 @@ class TrialRow:
     """source of the config: search, default, warm_start or cost_model"""
     ranking_median_us: float | None = None
     """the median of the latest measurement here, by which `best` ranks the trial; None if the trial is not ranked"""
-    sequence: int = 0
-    """the position of the trial's measurement in the database, independent of any clock; 0 without a measurement"""
 
     @property
     def name(self) -> str:
@@ -246,7 +244,6 @@ def trials_by_id(connection: Connection, ids: Iterable[int]) -> Mapping[int, Tri
             reused=row[trials.c.reused_trial_id] is not None,
             stages=stages,
             flops=flops,
-            sequence=row[measurements.c.id] or 0,
         )
 
     statement = select_trials().where(among(trials.c.id, ids))

@@ -28,7 +28,7 @@ from autotune.exporting.build import build_for_cuda
 from autotune.exporting.template_context import waits_itself
 from autotune.family.template_files import load_templates
 from autotune.problem import Conv2dProblem, as_conv2d
-from autotune.store import FinalsRow, Store
+from autotune.store import Store
 from autotune.study_reader import find_study, load_study
 from tests.exports import chosen
 
@@ -77,18 +77,13 @@ def winners(database: Path, study: str) -> Iterator[tuple[str, SelectedKernel]]:
     """The recorded winner of each layer, as the current families render it."""
     templates = load_templates()
     with Store(database, create=False) as store:
-        held = {row.winner.layer.problem: row.winner for row in sorted(store.finals.list(study), key=age)}
+        held = {row.winner.layer.problem: row.winner for row in store.finals.list(study)}  # oldest first
     for layer in load_study(find_study(study)).layers:
         config = held[layer.problem].trial.config
         template = templates[config.template]
         if (now := template.current_config(config)) is None:
             raise SystemExit(f"{study}.{layer.name}: today's {template.name} has no such config")
         yield layer.name, chosen(template, layer.problem, now, layer.name)
-
-
-def age(row: FinalsRow) -> int:
-    """The order of finals: older ones first."""
-    return row.sequence
 
 
 def network(problems: Mapping[str, Conv2dProblem]) -> Iterator[tuple[str, bool]]:

@@ -127,7 +127,7 @@ def test_finals_are_held_once_and_against_the_best_before_the_run(setting: Setti
     assert first.best is not None
     assert more.finals.winner.config != first.best.config
     assert "previous best" in {each.against for each in more.finals.compared}
-    assert len({row.sequence for row in setting.store.finals.list()}) == 2
+    assert len({row.ended_at for row in setting.store.finals.list()}) == 2
 
 
 def test_a_lost_worker_costs_the_evaluation_that_was_running(setting: Setting) -> None:

@@ -3,7 +3,7 @@
 from sqlalchemy import CheckConstraint, Index, UniqueConstraint
 from sqlalchemy import text as sql
 
-from autotune.devices.device import DeviceInfo
+from autotune.devices.device import DeviceInfo, Environment, Rate
 from autotune.operation.registry import CONV2D, operation
 from autotune.store.schema.best_rule import KEY
 from autotune.store.schema.column_kinds import (
@@ -24,7 +24,7 @@ from autotune.store.schema.column_kinds import (
     text,
     word,
 )
-from autotune.trial import ACCURACY_CLASSES, EndToEndParts, KernelProfile, Outcome, Phases, Resources, Trial
+from autotune.trial import ACCURACY_CLASSES, EndToEndParts, KernelProfile, Outcome, Phases, Resources, Timing, Trial
 
 __all__ = ["metadata"]
 
@@ -126,9 +126,7 @@ environments = table(
     "environments",
     "The versions and flags that a measurement depends on, next to its device. A change puts results in doubt.",
     key(),
-    text("driver"),
-    text("toolkit", "compiler name and version"),
-    text("flags", "compiler flags that every kernel gets"),
+    *columns_of(Environment, besides=("attributes",)),
     date("first_seen_at"),
     UniqueConstraint("driver", "toolkit", "flags"),
 )
@@ -164,8 +162,7 @@ rates = table(
     key(),
     reference("device_id", "devices"),
     reference("environment_id", "environments"),
-    text("unit", "copy, fill, or a kind of arithmetic such as fp32"),
-    text("method", "how it was measured; the best of one calibration's methods counts"),
+    *columns_of(Rate, besides=("per_s",)),
     measured("per_s", "bytes for copy and fill, else floating-point operations"),
     date("measured_at"),
     origin("an imported one counts only if there is no other"),
@@ -324,19 +321,12 @@ measurements = table(
     reference("trial_id", "trials"),
     reference("finals_id", "finals", "NULL for the one made while tuning, and for a retime's", null=True),
     reference("retime_id", "retimes", "NULL unless made by a retime", null=True),
-    text("cache", "cold (L2 flushed before each sample) or hot"),
     integer("sample_count"),
     array("samples_us", "JSON array, in the order measured, with the timer's seven digits"),
     measured("median_us"),
-    real("q1_us"),
-    real("q3_us"),
     real("sm_clock_mhz", "median over the samples, NULL where unknown", null=True),
     array("sm_clocks_mhz", "JSON array, one for each sample; NULL where unknown", null=True),
-    integer("discarded", "samples at a throttled clock that were taken again"),
-    integer("throttled", "samples at a throttled clock that had to be kept"),
-    integer("passes", "forward passes that one sample is the mean of"),
-    real("power_w", "of the device after the last sample, NULL where unknown", null=True),
-    real("temperature_c", null=True),
+    *columns_of(Timing, besides=("samples_us", "median_us", "sm_clocks_mhz")),
     word(
         "launch",
         ("stream", "graph"),
