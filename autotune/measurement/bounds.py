@@ -1,4 +1,7 @@
-"""The error bounds of the accuracy classes: the maximum deviations of outputs from the reference."""
+"""The error bounds of the accuracy classes: the maximum deviations of outputs from the reference.
+
+Outputs must also be rounded to nearest, because most bounds would let a kernel that truncates pass.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,19 @@ import numpy.typing as npt
 
 from autotune.errors import TemplateError
 from autotune.family.source import KernelSource
+from autotune.measurement.storage import Doubles
+from autotune.operation.declarations import Array
 from autotune.operation.operation import FILE
+from autotune.operation.storage_types import TYPES
 from autotune.problem import Problem
 
 ABSURD = 1000.0  # maximum of sum(|terms|) / (|output| sqrt(L)), which is about 1 for L terms with random signs
 LOOSE = 0.5  # maximum error divided by output; at 1, zeros would pass, and wrong kernels have errors of about that size
 _LEAST_OUTPUTS = 16  # minimum number of nonzero outputs to check; fewer outputs may all be near 0 by chance
+ROUNDED_OUTPUTS = 4096  # maximum number of outputs whose rounding is checked
+_FEWEST_ROUNDED = 256  # minimum number of distinct inexact outputs
+_BOTH_WAYS = 0.25, 0.75  # allowed share of errors toward zero; eight standard deviations from 0.5
+_MOST_PRODUCTS = 1 << 14  # maximum products per output; tensor cores truncate sums, and many such errors add up
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,7 @@ def most_error_on_integers(source: KernelSource) -> float:
     return 0.0 if exact else 0.25
 
 
-def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], units: npt.NDArray[np.float32]) -> None:
+def check_units(problem: Problem, name: str, values: Doubles, units: npt.NDArray[np.float32]) -> None:
     """Raise TemplateError if an output's error units are so large that wrong kernels would pass.
 
     `values` and `units` come from normal data. A sum's unit is the sum of its terms' magnitudes.
@@ -150,3 +160,22 @@ def check_units(problem: Problem, name: str, values: npt.NDArray[np.float64], un
             f"{times:.3g} times its values; above {most:.3g} ({ABSURD:.0f} sqrt(reduction)) wrong kernels would pass: "
             "expected sums of the terms' absolute values, or test data whose terms cancel less"
         )
+
+
+def one_sided(source: KernelSource, output: Array, values: Doubles, exact: Doubles) -> str:
+    """Return the direction of most of an output's rounding errors, or "" if they go both ways.
+
+    `values` are the numbers stored by the kernel, `exact` the reference's numbers.
+    """
+    bounds = source.problem.operation.bounds.of(output)
+    if bounds.model != "multilinear" or source.problem.reduction > _MOST_PRODUCTS:
+        return ""
+    if source.accuracy == "fp16-acc16" or source.error_factor > 1:
+        return ""
+    rounded = abs(exact) < TYPES[output.dtype].whole[1]
+    _, distinct = np.unique(np.where(rounded, exact, 0.0), return_index=True)  # equal values round in the same way
+    errors = abs(values[distinct]) - abs(exact[distinct])
+    errors = errors[errors != 0.0]
+    if errors.size < _FEWEST_ROUNDED or _BOTH_WAYS[0] <= (toward_zero := float(np.mean(errors < 0.0))) <= _BOTH_WAYS[1]:
+        return ""
+    return "toward zero" if toward_zero > _BOTH_WAYS[1] else "away from zero"

@@ -46,8 +46,3 @@ def residency(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: i
     blocks = min(allowed for allowed in most.values() if allowed is not None)
     limits = tuple(name for name, allowed in most.items() if allowed == blocks)
     return Residency(blocks, blocks * warps, blocks * warps / device.max_warps_per_sm, limits)
-
-
-def occupancy(device: DeviceInfo, *, threads: int, registers: int, smem_bytes: int) -> float:
-    """Return the resident warps divided by the multiprocessor's maximum, 0 to 1."""
-    return residency(device, threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy

@@ -26,9 +26,11 @@ from autotune.devices.device import LEFT, POISON, Device, Order, Passes, Sample,
 from autotune.errors import Rejected
 from autotune.family.source import KernelSource
 from autotune.measurement.bounds import (
+    ROUNDED_OUTPUTS,
     ErrorBound,
     error_bound,
     most_error_on_integers,
+    one_sided,
     too_loose,
 )
 from autotune.measurement.data_maker import DataMaker
@@ -36,7 +38,6 @@ from autotune.measurement.diagnosis import diagnosed
 from autotune.measurement.guard_bands import OUTPUT_GUARD, GuardedArray, with_array
 from autotune.measurement.launcher import LoadedKernel, Tensors
 from autotune.measurement.reference import entry_of, size_arguments
-from autotune.measurement.rounding import LOOKED_AT, one_sided
 from autotune.measurement.storage import decoded
 from autotune.measurement.test_data import DataSet, edged, periods
 from autotune.operation.declarations import Array
@@ -46,10 +47,7 @@ from autotune.problem import Problem
 from autotune.trial import ErrorStats, Outcome
 
 _RESULTS = 6  # 64-bit words of the result of `compare`
-_WORD_BYTES, _POISONED_WORDS = (
-    8,
-    64,
-)  # size and number of the words that `still_right` poisons; a word contains whole elements
+_WORD_BYTES, _POISONED_WORDS = 8, 64  # size and number of the words that `still_right` poisons
 _ANY_FINITE = ErrorBound(constant=1e30, most=1e30)  # multiplied by a tolerance
 _UNWRITTEN = "outputs depend on memory that the kernel reads before anything is written there:"
 
@@ -131,18 +129,17 @@ class Verifier:
         arrays = {name: array.address for name, array in {**data.inputs, **self.written}.items()}
         return Tensors(arrays, packed_w, workspace)
 
-    def restore(self, data: DataSet, tensors: Tensors | None = None, *, poison: int | None = POISON) -> None:
+    def restore(self, data: DataSet, *, poison: int | None = POISON) -> None:
         """Restore the arrays to their state before a run.
 
         Arrays that the kernel changes are copied from the data set. Arrays that it only writes are poisoned, unless
-        `poison` is None. `tensors` are the arrays' addresses, by default the verifier's own.
+        `poison` is None.
         """
         for name, array in self.written.items():
-            address = array.address if tensors is None else tensors.address(name)
             if name in data.inputs:
-                self.device.copy(address, data.inputs[name].address, array.size_bytes)
+                self.device.copy(array.address, data.inputs[name].address, array.size_bytes)
             elif array.size_bytes and poison is not None:
-                self.device.fill(address, poison, array.size_bytes)
+                self.device.fill(array.address, poison, array.size_bytes)
 
     def verify(
         self,
@@ -407,7 +404,7 @@ class Verifier:
         for output in self.problem.with_runtime(self.normal.period).outputs:
             if not TYPES[output.dtype].rounding:
                 continue
-            some = min(output.elements, LOOKED_AT)
+            some = min(output.elements, ROUNDED_OUTPUTS)
             reference, _ = self.normal.references[output.name]
             exact = decoded(self.device.read(reference, 8 * some), "f64")
             stored = self.device.read(self.written[output.name].address, some * TYPES[output.dtype].size_bytes)

@@ -18,7 +18,7 @@ from autotune.family.render import render
 from autotune.family.source import KernelSource
 from autotune.family.source_map import with_source_lines
 from autotune.family.space import BoundTemplate
-from autotune.measurement.occupancy import occupancy
+from autotune.measurement.occupancy import residency
 from autotune.problem import Problem
 from autotune.study import Study
 from autotune.trial import Config, Measured, Outcome, Phases, Trial
@@ -295,7 +295,8 @@ class Pipeline:
         for stage in source.stages:
             threads = stage.block[0] * stage.block[1] * stage.block[2]
             smem_bytes = stage.smem_bytes + resources.static_smem_bytes
-            least = min(least, occupancy(info, threads=threads, registers=resources.registers, smem_bytes=smem_bytes))
+            held = residency(info, threads=threads, registers=resources.registers, smem_bytes=smem_bytes)
+            least = min(least, held.occupancy)
             if not least:
                 message = (
                     f"no block of {stage.entry} fits a multiprocessor: {threads} threads of {resources.registers} "

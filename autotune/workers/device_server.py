@@ -69,16 +69,16 @@ class WorkerServer:
             case EvaluateRequest():
                 return self._evaluate(request)
             case VerifyRequest(source, binary, once):
-                return self._layer(source.problem).verify(source, binary, once=once)
+                return self._layers[source.problem].verify(source, binary, once=once)
             case SomeBlocksRequest(source, binary, large, small):
                 run_some_blocks(self._opened(), source, binary, large, small)
                 return None
             case FinalsRequest():
-                return self._layer(request.kernels[0][0].problem).finals(request)
+                return self._layers[request.kernels[0][0].problem].finals(request)
             case CalibrateRequest(binary):
                 return calibrate(self._opened(), binary)
             case EndToEndRequest():
-                verifier = self._layer(request.problem).verifier
+                verifier = self._layers[request.problem].verifier
                 return measure_end_to_end(self._opened(), verifier, request, self._clock)
             case ChoicesRequest():
                 return choices(self._opened(), request)
@@ -90,9 +90,6 @@ class WorkerServer:
             raise DeviceError("the worker has no open device")
         return self._device
 
-    def _layer(self, problem: Problem) -> LayerBench:
-        return self._layers[problem]
-
     def _forget(self, problem: Problem) -> None:
         """Free a layer's data, if the worker has any."""
         layer = self._layers.pop(problem, None)
@@ -103,6 +100,6 @@ class WorkerServer:
         if request.behind and self._failed:
             return Skipped()
         self._failed = True
-        measured = self._layer(request.source.problem).evaluate(request)
+        measured = self._layers[request.source.problem].evaluate(request)
         self._failed = False
         return measured

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.compilation.toolchain import find_cxx, find_nvcc
 from autotune.devices.device import DeviceInfo
-from autotune.measurement.occupancy import occupancy, residency
+from autotune.measurement.occupancy import residency
 from tests.unit.tiny import DEVICE
 
 CALCULATOR = r"""
@@ -134,5 +134,5 @@ def test_agrees_with_nvidias_calculator(calculator: Path, name: str) -> None:
     ],
 )
 def test_known_values(name: str, threads: int, registers: int, smem_bytes: int, share: float) -> None:
-    found = occupancy(GPUS[name], threads=threads, registers=registers, smem_bytes=smem_bytes)
+    found = residency(GPUS[name], threads=threads, registers=registers, smem_bytes=smem_bytes).occupancy
     assert found == pytest.approx(share)

@@ -12,7 +12,7 @@ from autotune.trial import Outcome
 
 try:
     import pycuda.compiler
-    import pycuda.driver
+    import pycuda.driver as driver
 except ImportError as error:  # no libcuda, or PyCUDA not installed
     WHY_NOT = str(error)
 else:
@@ -26,11 +26,6 @@ def require_pycuda(number: int) -> None:
             f"cuda:{number}: PyCUDA cannot be used here ({WHY_NOT}); `autotune doctor` says how to install it, "
             f"or use --device host"
         )
-
-
-if not WHY_NOT:
-    import pycuda.compiler
-    import pycuda.driver as driver
 
 
 def compile_cuda(program: Program, arch: int) -> Binary:
