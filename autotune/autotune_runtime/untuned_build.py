@@ -74,8 +74,7 @@ class UntunedBuild:
         user's database, which doesn't have to exist.
         """
         self._device, self._model, self._db = device, model, db
-        version = str(importlib.import_module("autotune").__version__)
-        self._words = (model, version, *_stamps(db, f"{db}-wal", "cost-model.json"))
+        self._words = (model, *_stamps(*_installed(), db, f"{db}-wal", "cost-model.json"))
         self._asked = ""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - of the process
         self._process = subprocess.Popen(
@@ -158,9 +157,18 @@ class UntunedBuild:
         return lines[-1] if lines else f"its process ended with status {self._process.returncode}"
 
 
-def _stamps(*paths: str) -> Iterator[str]:
+def _installed() -> Iterator[Path]:
+    """Yield autotune's modules, templates and bundled results."""
+    resources = importlib.import_module("autotune.resources")
+    yield from Path(str(resources.__file__)).parent.rglob("*.py")
+    for pattern in ("*.j2", "*.cu*", "*.toml", "*.jinja"):
+        yield from resources.shipped("templates").rglob(pattern)
+    yield from (resources.shipped("studies") / "recorded").iterdir()
+
+
+def _stamps(*paths: str | Path) -> Iterator[str]:
     """Yield texts that change when one of these files changes."""
-    for path in map(Path, paths):
+    for path in sorted(map(Path, paths)):
         if path.is_file() and (status := path.stat()).st_size:  # a write-ahead log is empty while no process writes
             yield f"{path.resolve()} {status.st_mtime_ns} {status.st_size}"
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from autotune import resources
 from autotune.api.built_library import main
 from autotune.autotune_runtime import load
 from autotune.compilation.compile import sections
@@ -161,3 +166,30 @@ def test_a_library_for_a_gpu_needs_no_cxx_compiler(folder: Path, monkeypatch: py
     for kernel in library.kernels():
         image = Path(f"kernels/{kernel.name}.fp16").read_bytes()
         assert any(section.name.startswith(".text.conv2d_") for section in sections(image)), kernel
+
+
+def test_libraries_of_an_older_installation_are_not_used(tmp_path: Path) -> None:
+    """A checkout whose templates or modules change keeps its version."""
+    source = Path(resources.__file__).parents[1]
+    shutil.copytree(source / "autotune", tmp_path / "autotune")
+    shutil.copytree(source / "templates", tmp_path / "templates")
+    (tmp_path / "studies").symlink_to(source / "studies")
+
+    def libraries() -> str:
+        script = (
+            "from autotune.autotune_runtime.untuned_build import UntunedBuild\n"
+            "build = UntunedBuild('host', 'a model', 'none.db')\n"
+            "build.expect({}, None)\nbuild.cancel()\nprint(build.folder)"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        command = [sys.executable, "-c", script]
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        return ended.stdout.strip()
+
+    folders = [libraries(), libraries()]
+    for file in ("templates/conv2d/direct.cu.j2", "autotune/exporting/exporter.py"):
+        with (tmp_path / file).open("a") as changed:
+            changed.write("\n")
+        folders.append(libraries())
+    assert folders[0] == folders[1]
+    assert len(set(folders)) == 3
