@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from autotune.analysis.trial_columns import layer_name
+from autotune.analysis.trial_rows import layer_name
 from autotune.columns import Cells
 from autotune.devices.device import BASELINES
 from autotune.store import Verdict, stored_config

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from autotune.analysis.rooflines import Facts, facts
-from autotune.analysis.trial_columns import layer_name
 from autotune.columns import Cells, Items, field_cells
 from autotune.problem import Problem
 from autotune.store import launched, stored_config, stored_problem
@@ -16,6 +15,11 @@ from autotune.trial import END_TO_END, Outcome, Resources
 if TYPE_CHECKING:
     from autotune.analysis.rooflines import BestWithRoofline
     from autotune.store import Store, TrialRow
+
+
+def layer_name(row: Cells) -> str:
+    """Return `study.layer`. If the study no longer has the layer, the layer part is empty."""
+    return f"{row['study']}.{row['layer'] or ''}"
 
 
 def problem_of_row(row: Mapping[str, Any]) -> Problem:

@@ -15,7 +15,6 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from autotune.analysis.trial_columns import layer_name
 from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database, note
 from autotune.columns import Cells
@@ -195,6 +194,7 @@ class FilterOptions:
 
         Raises DeviceError for a device that isn't in the database.
         """
+        from autotune.analysis.trial_rows import layer_name
         from autotune.api.answers import devices_asked
         from autotune.api.study_names import matches
 

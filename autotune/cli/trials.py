@@ -6,17 +6,30 @@ import json
 
 import click
 
-from autotune.analysis.trial_columns import TRIAL_COLUMNS
 from autotune.api.study_names import name_of
 from autotune.cli.best import warn_faster_than_roofline
 from autotune.cli.options import DATABASE, FilterOptions, filter_options, studies_and_layers
 from autotune.cli.output import note
 from autotune.cli.tables import format_options, human, show, show_as_lines, wide_format_options
-from autotune.columns import Items, key_columns
+from autotune.columns import Column, Items, key_columns
 from autotune.errors import StoreError
 from autotune.toml_table import LARGEST
 from autotune.trial import Outcome
 
+TRIAL_COLUMNS = (
+    *key_columns("layer", "number"),
+    *key_columns("device", "template", hidden=True),
+    *key_columns("config", below=True),
+    *key_columns("accuracy", hidden=True),
+    *key_columns("outcome", "reason", "median_us", "gflops"),
+    *key_columns("gb_per_s", "floor_fraction", "limiter", hidden=True),
+    *key_columns("registers"),
+    *key_columns("spill_bytes", "smem_bytes", "blocks_per_sm", "warps_per_sm", "occupancy", hidden=True),
+    *key_columns("occupancy_limits", "error_over_bound", "compile_us", "verify_us", "measure_us", hidden=True),
+    *key_columns("message", below=True),
+    *key_columns("source_hash", "generation", "problem", "date", "proposed_by", hidden=True),
+    Column("origin", text=lambda trial: None if trial["origin"] == "measured" else trial["origin"]),
+)
 _TABLE_ROWS = 50  # rows that `trials` prints without --limit
 
 

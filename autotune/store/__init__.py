@@ -3,7 +3,7 @@
 No other package imports sqlite3 or SQLAlchemy. `schema` declares the tables and views. Each noun has a module that
 contains its records and a class whose methods are transactions; for trials, this class is in `trial_store`. A record's
 field is the column of the same name. To add a column to trials, add a field to `trial.Trial`, `Resources` or `Phases`,
-measure it, and add it to `analysis.trial_columns` and docs/schema.json.
+measure it, and add it to `cli.trials` and docs/schema.json.
 """
 
 from autotune.store.best import BestRow
