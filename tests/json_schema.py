@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "dispatch --table rules": ("dispatch._RULES",),
     "dispatch --table ways": ("dispatch._WAYS",),
     "doctor": ("doctor._CHECK_COLUMNS",),
-    "history": ("history._HISTORY_COLUMNS",),
+    "history": ("trials._HISTORY_COLUMNS",),
     "importance": ("importance._IMPORTANCE_COLUMNS",),
     "ladder": ("ladder._COLUMNS",),
     "profile": ("profile._COLUMNS",),

@@ -37,7 +37,7 @@ _GROUPS = {
         "why": "why",
         "trials": "trials",
         "show": "trials",
-        "history": "history",
+        "history": "trials",
         "importance": "importance",
         "diff": "diff",
         "query": "database",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,6 @@ from click.shell_completion import CompletionItem
 
 from autotune.atomic_write import folder_named
 from autotune.cli.output import name_database, note
-from autotune.columns import Cells
 from autotune.errors import AutotuneError
 from autotune.resources import RECORDED
 from autotune.toml_table import did_you_mean, is_whole
@@ -173,70 +170,6 @@ STUDY = click.argument("study", metavar="STUDY", shell_complete=studies_and_laye
 
 
 OF_STUDY = click.option("--study", shell_complete=studies_and_layers, help="A study file or the name of a study.")
-
-
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """The trials to include. None and () exclude no trial."""
-
-    device: str | None = None
-    accuracy: str | None = None
-    templates: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
-
-    @property
-    def everything(self) -> bool:
-        """Whether the options exclude no trial."""
-        return self == FilterOptions()
-
-    def of(self, store: Store) -> Callable[[Cells], bool]:
-        """Return a function that decides whether to include a row of trials or events.
-
-        Raises DeviceError for a device that isn't in the database.
-        """
-        from autotune.analysis.trial_rows import layer_name
-        from autotune.api.answers import devices_asked
-        from autotune.api.study_names import matches
-
-        asked = devices_asked(store, self.device, say=say_device)
-        devices = None if asked is None else {info.name for info in asked}
-        return lambda row: (
-            (devices is None or row["device"] in devices)
-            and self.accuracy in (None, row["accuracy"])
-            and (not self.templates or row["template"] in self.templates)
-            and matches(layer_name(row), self.layers)
-        )
-
-    def warn_unknown(self, store: Store) -> None:
-        """Print a note about each layer and family that isn't in the database, because the answer may be empty then."""
-        known = store.studies.layer_names()
-        for option, names, known_names in (
-            ("--layer", self.layers, known | {name.rpartition(".")[2] for name in known}),
-            ("--family", self.templates, store.templates.families()),
-        ):
-            for name in names:
-                if name not in known_names:
-                    hint = did_you_mean(name, sorted(known_names))
-                    note(f"{option} {name}: {store.shown} has no such name{hint}")
-
-
-def filter_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add four filter options to a command, which receives them as `only`."""
-
-    @functools.wraps(function)
-    def chosen(
-        *arguments: object,
-        device: str | None,
-        accuracy: str | None,
-        only_families: tuple[str, ...],
-        only_layers: tuple[str, ...],
-        **given: object,
-    ) -> None:
-        function(*arguments, only=FilterOptions(device, accuracy, only_families, only_layers), **given)
-
-    for option in reversed((OF_DEVICE, ACCURACY, FAMILIES, LAYERS)):
-        chosen = option(chosen)
-    return chosen
 
 
 def one_device(store: Store, device: str | None) -> DeviceInfo | None:
