@@ -14,12 +14,17 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, fx, nn
+from torch._decomp import decomposition_table
+from torch._prims_common import suggest_memory_format
+from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_impls import get_fast_op_impls
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .torch_example import has_hooked_leaf, tensors_of
 
 _FEWEST = 2  # smallest batch size of a capture, because PyTorch treats a size of 1 as a constant
+_GROUP_NORM = torch.ops.aten.native_group_norm.default
 SYM_SIZE, ASSERT = torch.ops.aten.sym_size.int, torch.ops.aten._assert_scalar.default
 
 
@@ -45,7 +50,7 @@ def exported_program(
     for arguments, shapes in attempts:
         try:
             # with deferred asserts, the network's checks of sizes become part of the graph and fail when it runs
-            with collection_paused():
+            with collection_paused(), direct_norms():
                 return torch.export.export(
                     network, arguments, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
                 )
@@ -65,6 +70,52 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def direct_norms() -> Iterator[None]:
+    """Make PyTorch compute the sizes of batch and group norms directly where sizes are symbolic.
+
+    It would otherwise run their decompositions, which takes up to half of torch.export's time. PyTorch's cache of
+    results is off inside the block: looking up symbolic sizes takes longer than computing them.
+    """
+    functions = get_fast_op_impls()
+    before = {**functions}
+    functions |= _DIRECT
+    try:
+        with torch._dynamo.config.patch(fake_tensor_cache_enabled=False):
+            yield
+    finally:
+        functions.clear()
+        functions |= before
+
+
+def _group_norm(mode: FakeTensorMode, x: Tensor, *others: object) -> tuple[Tensor, Tensor, Tensor]:
+    """Return fake tensors like a group norm of x [N, C, ...] and its statistics [N, groups]."""
+    with mode:
+        layout = suggest_memory_format(x)
+        if layout == torch.contiguous_format and not x.is_contiguous():  # PyTorch's versions differ
+            made: tuple[Tensor, Tensor, Tensor] = decomposition_table[_GROUP_NORM](x, *others)
+            return made
+        _, _, n, _, _, groups, _ = others
+        mean = x.new_empty((n, groups))
+        return torch.empty_like(x, memory_format=layout), mean, torch.empty_like(mean)
+
+
+def _batch_norm(
+    mode: FakeTensorMode, x: Tensor, _: object, __: object, mean: Tensor, *___: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return fake tensors like a batch norm of x [N, C, ...] and its statistics [C], which are empty on the CPU."""
+    with mode:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        mean = x.new_empty(0) if x.device.type == "cpu" else torch.empty_like(mean, dtype=wide)
+        return torch.empty_like(x), mean, torch.empty_like(mean)
+
+
+_DIRECT = {
+    _GROUP_NORM: _group_norm,
+    torch.ops.aten._native_batch_norm_legit_no_training.default: _batch_norm,
+}
 
 
 def _depends_on_values(error: BaseException | None) -> bool:
