@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import shutil
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ _OPTIONS = (
     "-D__builtin_huge_valf()=__builtin_bit_cast(float, 0x7f800000)",
 )
 _MAJORS = (13, 12)
+_SYSTEM = (SYSTEM_CUDA / "lib64", Path("/usr/lib") / (sysconfig.get_config_var("MULTIARCH") or ""), Path("/usr/lib64"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +74,43 @@ def compile_by_nvrtc(program: Program, arch: int, nvrtc: Nvrtc) -> Binary:
     return binary_of(image, log, program, arch)
 
 
-def find_nvrtc(environ: Mapping[str, str] = os.environ, *, system: Path = SYSTEM_CUDA) -> Nvrtc:
-    """Load NVRTC from NVIDIA's wheels, $CUDA_HOME or the system's toolkit.
+def find_nvrtc(
+    environ: Mapping[str, str] = os.environ, *, newest: int | None = None, system: Sequence[Path] = _SYSTEM
+) -> Nvrtc:
+    """Load NVRTC from NVIDIA's wheels, $CUDA_HOME, a conda environment, the PATH's toolkit or the system.
 
-    Raises ToolchainError with instructions for installing it.
+    A driver can't load the code of a newer CUDA, so `newest` is the major version of the driver's CUDA, if there is a
+    driver. Raises ToolchainError with instructions for installing NVRTC.
     """
-    for folder in _folders(environ, system):
-        for major in _MAJORS:
-            path = folder / f"libnvrtc.so.{major}"
-            if path.is_file():
-                return _loaded(path)
+    majors = [major for major in _MAJORS if newest is None or major <= newest]
+    paths = [folder / f"libnvrtc.so.{major}" for folder in _folders(environ, system) for major in majors]
+    if path := next(filter(Path.is_file, paths), None):
+        return _loaded(path)
+    if not majors:
+        raise ToolchainError(f"the driver supports CUDA {newest}; install a driver for CUDA {_MAJORS[-1]} or newer")
+    what, wheel = "NVRTC", "nvidia-cuda-nvrtc"
+    if majors != list(_MAJORS):
+        what, wheel = f"NVRTC {newest}, the newest that the driver supports,", f"{wheel}-cu{newest}"
     raise ToolchainError(
-        "NVRTC not found; it comes with PyTorch's CUDA wheels, or install it with: pip install nvidia-cuda-nvrtc, "
+        f"{what} not found; it comes with PyTorch's CUDA wheels, or install it with: pip install {wheel}, "
         "or set CUDA_HOME to a CUDA toolkit"
     )
 
 
-def _folders(environ: Mapping[str, str], system: Path) -> Iterator[Path]:
-    """Yield the folders that may contain NVRTC. PyTorch's own comes first, because it fits the driver."""
+def _folders(environ: Mapping[str, str], system: Sequence[Path]) -> Iterator[Path]:
+    """Yield the folders that may contain NVRTC, beginning with PyTorch's own."""
     wheels = importlib.util.find_spec("nvidia")
     for place in (wheels and wheels.submodule_search_locations) or ():
         yield Path(place) / "cu13" / "lib"
         yield Path(place) / "cuda_nvrtc" / "lib"
     if environ.get("CUDA_HOME"):
         yield Path(environ["CUDA_HOME"]) / "lib64"
-    yield system / "lib64"
+    if environ.get("CONDA_PREFIX"):
+        yield from Path(environ["CONDA_PREFIX"]).glob("targets/*/lib")
+    if nvcc := shutil.which("nvcc", path=environ.get("PATH")):
+        yield Path(nvcc).resolve().parents[1] / "lib64"
+    yield from map(Path, filter(None, environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+    yield from system
 
 
 def _loaded(path: Path) -> Nvrtc:
@@ -105,5 +120,6 @@ def _loaded(path: Path) -> Nvrtc:
     library = ctypes.CDLL(str(path))
     major, minor = ctypes.c_int(), ctypes.c_int()
     library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
-    includes = (folder.parent / "include", folder.parent.parent / "cuda_runtime" / "include")
+    parents = (folder.parent, folder.parent.parent, folder.parent.parent / "cuda_runtime")
+    includes = tuple(parent / "include" for parent in parents)
     return Nvrtc(library, f"nvrtc {major.value}.{minor.value}, {path.stat().st_size} bytes", includes)

@@ -24,6 +24,7 @@ from autotune.compilation.compile import (
 from autotune.compilation.nvrtc import compile_by_nvrtc, find_nvrtc
 from autotune.compilation.toolchain import find_cxx
 from autotune.devices.device import DeviceInfo
+from autotune.devices.driver_api import driver_here
 from autotune.devices.host_compile import DRIVER_NAME, RUNTIME_NAME, HostCompiler, driver_program, runtime_program
 from autotune.devices.host_machine import usable_cores
 from autotune.errors import AutotuneError, Rejected
@@ -105,7 +106,9 @@ def compile_for(device: DeviceInfo, cache: BinaryCache) -> Compile:
     """Return a caching compiler of exported kernels for one device. Raises ToolchainError if there is none."""
     if device.can.cpu:
         return HostCompiler(str(find_cxx()), cache)
-    nvrtc, target = find_nvrtc(), Target("cuda", device.arch)
+    driver, target = driver_here(), Target("cuda", device.arch)
+    newest = int(driver.cuda.split(".")[0]) if driver else 0
+    nvrtc = find_nvrtc(newest=newest or None)
 
     def compiled(program: Program) -> Binary:
         program = replace(program, flags=(*program.flags, DEPENDENT))
