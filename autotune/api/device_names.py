@@ -68,7 +68,7 @@ def _warn_of_others(evaluator: Evaluator, warn: Warn) -> None:
         for name, percent in evaluator.shared.items():
             warn(
                 f"{name}: other programs keep it busy for {percent} % of the time, so times measured now are too "
-                "slow; end them or use another GPU"
+                "slow; stop them or use another GPU"
             )
 
 

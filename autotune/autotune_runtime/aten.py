@@ -329,7 +329,7 @@ class _Reader:
         elif not {*filter(None, given)} <= {*self._constants}:
             why_not = "its weights are computed by the network"
         elif any(self._type(each).dtype != kind.dtype for each in given if each):
-            why_not = f"its weights are not in {kind.dtype}, as its input is"
+            why_not = f"its weights are not in {kind.dtype} like its input"
         elif given[1] and not given[0]:
             why_not = "it has a bias without weights"
         elif grouped and len(kind.shape) > 2 and (self._network.layout or self._either) != "nhwc":
@@ -399,7 +399,7 @@ class _Reader:
             query, key = (self._shape(call.tensor(name)) for name in ("query", "key"))
             both = [product((2, *each, key[-2])) for each in (query, made)] if len(key) > 1 else []
             return MatrixProduct(
-                label, sum(each or 0 for each in both), why_not="attention, whose products are one kernel's"
+                label, sum(each or 0 for each in both), why_not="attention, whose products one kernel computes"
             )
         if call.name not in _PRODUCTS:
             return None

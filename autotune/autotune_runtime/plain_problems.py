@@ -261,7 +261,7 @@ def norm(
     if not why_not and dtype not in DTYPES:
         why_not = f"computes in {dtype}"
     if why_not or eps is None:
-        return Layer("norm", label, None, why_not or "its eps depends on the version of PyTorch; give it one", flops)
+        return Layer("norm", label, None, why_not or "its eps depends on PyTorch's version; pass eps explicitly", flops)
     eps_e12 = round(eps * 1e12)
     if abs(eps_e12 - eps * 1e12) > 1e-6 * eps * 1e12:
         return Layer("norm", label, None, f"its eps {eps:g} is not a multiple of 1e-12", flops)

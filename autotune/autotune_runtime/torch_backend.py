@@ -186,8 +186,8 @@ def _guarded(
         if not told:
             told = True
             warnings.warn(
-                "autotune_runtime: parameters changed since the network was compiled, which runs uncompiled now; call "
-                "torch.compiler.reset() to compile it again",
+                "autotune_runtime: parameters have changed since the network was compiled, so it now runs uncompiled; "
+                "call torch.compiler.reset() to compile it again",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -356,9 +356,7 @@ class TunedConvolution(Convolution):
     def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""
         if mode:
-            raise TrainingMode(
-                "a TunedConvolution is for inference alone: train the network that it was converted from"
-            )
+            raise TrainingMode("a TunedConvolution is for inference only: train the network that it was converted from")
         return super().train(mode)
 
     def extra_repr(self) -> str:
@@ -450,7 +448,7 @@ def convolution(
         for given in (stride, padding, dilation, output_padding)
     )
     if bias is None and (activation or z is not None):
-        raise ValueError(f"{activation or 'z'} needs a bias: the library has no epilogue with it that has none")
+        raise ValueError(f"{activation or 'z'} needs a bias: the library has no such epilogue without one")
     epilogue = "none" if bias is None else epilogue_name(residual=z is not None, activation=activation)
     k = weight.shape[1] * groups
     text = _text_of(path, numbers, k, groups, epilogue, "nhwc" if channels_last else "nchw")

@@ -255,7 +255,7 @@ class Seen(fx.Interpreter):
     def _read_elsewhere(self, z: fx.Node, writer: fx.Node) -> bool:
         """Return whether a write by `writer` into z's memory is visible outside the writer's result.
 
-        It is if z shares memory with an input or a parameter, or with an earlier tensor that a later node reads.
+        This is the case if z shares memory with an input, a parameter, or an earlier tensor that a later node reads.
         """
         memory = self.storages[z]
         outside = (node for node in self.order if node.op in ("placeholder", "get_attr"))

@@ -156,7 +156,7 @@ class Plain(nn.Module):
         """Raise TrainingMode unless `mode` is False."""
         if mode:
             name = type(self).__name__
-            raise TrainingMode(f"a tuned {name} is for inference alone: train the network that it was converted from")
+            raise TrainingMode(f"a tuned {name} is for inference only: train the network that it was converted from")
         return super().train(mode)
 
     def extra_repr(self) -> str:

@@ -227,7 +227,7 @@ class UntunedNetwork(nn.Module):
     def train(self, mode: bool = True) -> UntunedNetwork:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""
         if mode:
-            raise TrainingMode("a converted network is for inference alone: train the network it was converted from")
+            raise TrainingMode("a converted network is for inference only: train the network it was converted from")
         return super().train(mode)
 
 

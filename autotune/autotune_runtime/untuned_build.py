@@ -48,7 +48,7 @@ class BuildProblem(Protocol):
 
     @property
     def values(self) -> Mapping[str, int | str]:
-        """The operation's sizes and words. Others have their defaults."""
+        """The operation's sizes and words. All others have their defaults."""
 
 
 _AnyProblem = TypeVar("_AnyProblem", bound=BuildProblem)

@@ -107,5 +107,5 @@ def toolkit_architectures(nvcc: Path) -> tuple[int, ...]:
     """Return the architectures for which nvcc compiles. Raises ToolchainError if nvcc can't list them."""
     found = tuple(sorted({int(number) for number in _LISTED.findall(output_of(nvcc, "--list-gpu-code"))}))
     if not found:
-        raise ToolchainError(f"{nvcc}: does not answer to --list-gpu-code; install CUDA 11.5 or newer")
+        raise ToolchainError(f"{nvcc}: does not support --list-gpu-code; install CUDA 11.5 or newer")
     return found

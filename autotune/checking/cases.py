@@ -196,7 +196,7 @@ class CasePlan:
             problem, reason = self.derivation.without_config[0]
             return (
                 f"{self.template.path}: no config is feasible on any problem; "
-                f"the first values of all parameters are refused on {problem}: {reason}"
+                f"the first values of all parameters are rejected on {problem}: {reason}"
             )
         return (
             f"{self.template.path}: supports: holds for none of the problems that a check derives; "

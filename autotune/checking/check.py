@@ -95,8 +95,7 @@ def checker_of(evaluator: Evaluator) -> DeviceEvaluator:
     """
     if not isinstance(evaluator, DeviceEvaluator):
         raise DeviceError(
-            f"{evaluator.info.kind}: runs nothing, so it cannot verify a kernel; "
-            f"give --device host, host:check or cuda:N"
+            f"{evaluator.info.kind}: runs no kernels, so it cannot verify any; give --device host, host:check or cuda:N"
         )
     return evaluator
 
@@ -415,8 +414,8 @@ def _relaunched(source: KernelSource, others: Iterable[BoundTemplate]) -> Iterat
 def _scaled(bound: BoundTemplate, source: KernelSource) -> tuple[KernelSource, ...]:
     """Return a large kernel with one unit less and, twice, far fewer units.
 
-    Returns nothing if the grids don't grow with the units, so that blocks have other tasks, or if the kernel writes
-    where an array of integers says.
+    Returns nothing if the grids don't grow with the units, because blocks then do other work, or if an array of
+    integers determines where the kernel writes.
     """
     problem = bound.problem
     place = max(range(len(problem.runtime_sizes)), key=problem.runtime_sizes.__getitem__)
@@ -446,4 +445,4 @@ def hint_at_reference(declared: Operation) -> str:
     """Return a hint to check the reference if all kernels are wrong, or "" for autotune's own operations."""
     if declared.name in operations():
         return ""
-    return f". All are wrong, even the simplest: check the reference in {declared.folder}"
+    return f". All configs are wrong, even the simplest: check the reference in {declared.folder}"

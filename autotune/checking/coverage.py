@@ -16,10 +16,10 @@ from autotune.family.space import BoundTemplate
 from autotune.trial import Config, Outcome
 
 _NO_TIME = "not reached; --full tests all"
-_RULES = "the rules of the space refuse them on every derived problem"
-_SOME_RULES = f"{_RULES}, or those of the configs that were listed in spaces too large to be"
+_RULES = "the space's rules reject them on every derived problem"
+_SOME_RULES = f"{_RULES}, or no sampled config has them in a space too large to enumerate"
 
-_NO_PROBLEM = "`supports` or the rules of the space refuse them, or they are not valid problems, or take too long"
+_NO_PROBLEM = "`supports` or the space's rules reject them, the problems are invalid, or they take too long"
 _TRIED = 12  # maximum number of problems to try for the reason why a value is refused
 _RARE = 4  # a value is rare if at most one in this many correct configs has it
 
@@ -105,7 +105,7 @@ def _refused(plan: CasePlan, wanted: Sequence[tuple[int, int]]) -> str:
             values[param.name] = param.values[at]
         reasons.append(_reason(subject.bound, Config.of(plan.template.name, values)))
     reason = min(filter(None, reasons), key=len, default="")
-    return f"refused on every derived problem, such as: {reason}" if reason else _SOME_RULES
+    return f"rejected on every derived problem, for example: {reason}" if reason else _SOME_RULES
 
 
 def _reason(bound: BoundTemplate, config: Config) -> str:
@@ -169,7 +169,7 @@ def in_common(check: FamilyCheck, rows: Sequence[CheckRow], failed: Sequence[Che
         least = least or found
     fewest = min(least.values(), default=len(right))
     return tuple(
-        f"{words}, as have {count} that are right"
+        f"{words} (also {count} correct configs)"
         for words, count in least.items()
         if count == fewest and _RARE * count <= len(right)
     )

@@ -104,8 +104,8 @@ def lone_scratch(family: KernelTemplate) -> list[str]:
         return []
     stages = (*family.prepare, *family.stages)
     return [
-        f"warning: {family.path}: a single stage takes the scratch memory {array.name}, which nothing compares: "
-        'if it is a result, give it role = "out"'
+        f"warning: {family.path}: only one stage takes the scratch array {array.name}, whose contents are never "
+        'checked: if it is a result, give it role = "out"'
         for array in family.operation.arrays
         if array.role == "scratch" and sum(array.name in stage.args for stage in stages) == 1
     ]
@@ -119,8 +119,8 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
     warnings = []
     if source.error_factor > 1:
         warnings.append(
-            f"warning: {source.config.template}: error_factor = {source.error_factor}: kernels pass whose outputs are "
-            f"wrong by {100 * allowed_error(source):.2g} %"
+            f"warning: {source.config.template}: error_factor = {source.error_factor}: kernels whose outputs are "
+            f"wrong by {100 * allowed_error(source):.2g} % pass"
         )
     for output in rows[0].problem.outputs if declared.bounds.model == "tolerance" else ():
         parts = (row.error.of_tolerance.get(output.name) for row in rows if row.error)
@@ -132,7 +132,7 @@ def loose_tolerance(rows: Sequence[CheckRow]) -> list[str]:
         rtol, atol = (min(each, max(_LEAST, float(f"{_ROOM * worst * each:.0e}"))) for each in given)
         warnings.append(
             f"warning: {declared.folder / FILE}: errors: the largest error of {output.name} is {worst:.2g} of its "
-            f"tolerance, so kernels pass that are {1 / max(worst, _LEAST):.0f} times less accurate; rtol = {rtol!r} "
+            f"tolerance, so kernels that are {1 / max(worst, _LEAST):.0f} times less accurate pass; rtol = {rtol!r} "
             f"and atol = {atol!r} leave room for {_ROOM} times that error"
         )
     return warnings
@@ -159,7 +159,7 @@ def _alike(problems: Sequence[Problem]) -> list[str]:
         elif fill == "integers" and own[0].role != SCALAR and (most - least <= few or (signed and least >= 0)):
             told.append(
                 f"{which} of {name} are {least} to {most}: a kernel that is wrong for other numbers of "
-                f"{own[0].dtype} passes; if there are any, give it larger `integers`"
+                f"{own[0].dtype} passes; if such numbers occur, give it larger `integers`"
             )
     return told
 

@@ -36,7 +36,7 @@ _ALONE, _LEAST_ALONE = (
 )  # maximum number of sizes with a single work item in the last block, and the smallest such size
 _RANDOM = 2  # additional random sizes, which may be larger than all listed sizes
 _RANDOM_FLOPS, _RANDOM_ELEMENTS = 2_000_000, 1 << 17  # limits for the largest random size
-_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # limits for a problem that a CPU verifies in little time
+_QUICK_FLOPS, _QUICK_ELEMENTS = 8_000_000, 1 << 20  # limits for a problem that a CPU verifies quickly
 _LARGE_FLOPS, _LARGE_ELEMENTS = 1 << 22, 4 << 20  # limits for a problem with a large size
 _WIDE = (66037, 66040, 66048)  # beyond 16 bits: a prime, a multiple of 8 and a multiple of 512
 _LARGE = (8209, 8200, 8256, 5001)  # beyond 8192: a prime, a multiple of 8 and of 64; beyond 5000: an odd number
@@ -50,7 +50,7 @@ _TILES = 24  # maximum number of sizes to try until one begins a new tile
 
 
 def quick(problem: Problem) -> bool:
-    """Return whether a CPU can verify a kernel on the problem in little time."""
+    """Return whether a CPU can verify a kernel on the problem quickly."""
     return _within(problem, _QUICK_FLOPS, _QUICK_ELEMENTS)
 
 
@@ -125,7 +125,7 @@ def within(problem: Problem, most: Sequence[int] | None) -> bool:
 
 
 def _random(problem: Problem, random: np.random.Generator) -> list[int]:
-    """Return random run-time sizes of any magnitude, up to the largest that a CPU can verify in little time."""
+    """Return random run-time sizes of any magnitude, up to the largest that a CPU can verify quickly."""
     times = min(_RANDOM_FLOPS / max(1, problem.flops), _RANDOM_ELEMENTS / _elements(problem))
     sizes = problem.runtime_sizes
     share = 1 / len(sizes)  # each size's share of the logarithm of the growth in FLOPs

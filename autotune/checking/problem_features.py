@@ -248,7 +248,7 @@ class _Reader:
         rules = table.table("rules", "expected a table [rules]")
         features = tuple(self.feature(each) for each in table.tables("feature", "expected [[feature]]", label="name"))
         for name in sorted(self.sizes - {size for feature in features for size in feature.sizes}):
-            raise table.error("feature", f"none makes the size {name!r}")
+            raise table.error("feature", f"no feature sets the size {name!r}")
         names = {feature.name for feature in features}
         if len(names) < len(features) or names & self.declared.words.keys():
             raise table.error("feature", "two features, or a feature and a word, have the same name")
@@ -278,7 +278,7 @@ class _Reader:
         for other in (when, decides):
             other.allow(values.content.keys())
         if not values.content:
-            raise table.error("values", "expected one at least")
+            raise table.error("values", "expected at least one")
         found = []
         for name in values.content:
             given = values.array(name)

@@ -257,7 +257,7 @@ def judged(winner: Winner, tool: str, log: str, status: int, words: str) -> tupl
 
     They depend on the tool's log, and on the exit status and output (`words`) of the process that it watched.
     """
-    last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it said nothing")
+    last = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "it printed nothing")
     if not finished(log):
         tail = [line.lstrip("= ") for line in log.splitlines() if line.strip("= ")]
         return NOT_RUN, f"the tool failed (status {status}): {tail[-1] if tail else last}"

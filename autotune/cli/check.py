@@ -248,7 +248,7 @@ def _failures(checking: FamilyCheck, rows: Sequence[CheckRow], wrong: Sequence[C
         lines += [f"{outcome}/{reason}: {len(failed)} of {len(rows)} configs{where}", f"  {failed[0].message}"]
         if common := in_common(checking, rows, failed):
             lines += [
-                "  All of them, but almost no other configs, have",
+                "  All of these configs, but almost no others, have",
                 *(f"    {words}" for words in common[:5]),
             ]
         name = checking.plan.template.name
@@ -323,7 +323,7 @@ def _coverage_lines(
         admitted = [arch for arch in left if _admits(checking.plan, arch)]
         for archs, why in (
             ([arch for arch in left if arch not in admitted], "refused by the family's `arch`"),
-            (admitted, "a rule refused the configs that were chosen, or none was reached"),
+            (admitted, "a rule rejected the chosen configs, or none was reached"),
         ):
             if archs:
                 lines.append(f"  none for {', '.join(f'sm_{arch}' for arch in archs)}: {why}")

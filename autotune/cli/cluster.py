@@ -101,7 +101,7 @@ def tune_on_cluster(
     _require_distributed()
     if cluster.partition(":")[0] in _LAUNCHERS:
         raise StudyError(
-            f"{cluster}: start the workers by `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give their "
+            f"{cluster}: start the workers with `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give their "
             f"scheduler's address, as tcp://HOST:PORT; docs/cluster.md has all three"
         )
     study = plan.study
@@ -153,7 +153,7 @@ def _refuse(study: Study, device: str | None, jobs: int | None) -> None:
     """Raise StudyError for settings that clusters don't support."""
     if device or jobs:
         raise StudyError(
-            "--device and --jobs belong to `autotune worker`; with --cluster name devices by --device-class"
+            "--device and --jobs belong to `autotune worker`; with --cluster, choose devices with --device-class"
         )
     if study.trials_total is not None or study.time_budget_total_s is not None:
         raise StudyError(

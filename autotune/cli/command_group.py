@@ -50,7 +50,7 @@ class GroupedCommands(click.Group):
             new = self._old_names[old]
             if new.split()[0] not in self._modules:
                 ctx.fail(f"`autotune {old}` no longer exists: {new}.")
-            note(f"note: `autotune {old}` is now `autotune {new}`; the old name will go")
+            note(f"note: `autotune {old}` is now `autotune {new}`; the old name will be removed")
             args = [*new.split(), *args[1:]]
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or ctx.resilient_parsing:
@@ -69,7 +69,7 @@ class GroupedCommands(click.Group):
             ctx.fail(f"`{old}` no longer exists: {new}.")
         if new is None or new not in known:
             return word
-        note(f"note: `{old}` is now `{new}`; the old name will go")
+        note(f"note: `{old}` is now `{new}`; the old name will be removed")
         return f"{new}{equals}{value}"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

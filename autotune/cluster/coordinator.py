@@ -157,7 +157,7 @@ class Coordinator:
             except (OSError, TimeoutError) as error:
                 message = f"no scheduler at {self._cluster} ({shortened(one_line(str(error)), 160) or 'no answer'})"
                 if isinstance(error, socket.gaierror) or time.monotonic() > until:
-                    raise StudyError(f"{message}; start one by `dask scheduler`") from None
+                    raise StudyError(f"{message}; start one with `dask scheduler`") from None
                 self._say_once(f"{message}; waiting up to {FIRST_S:.0f} s for it")
                 await asyncio.sleep(0.2)
             else:

@@ -253,7 +253,7 @@ class HostDevice:
         if item_s * size > LAUNCH_BUDGET_S:
             most = int(LAUNCH_BUDGET_S / item_s)
             runtime = problem.operation.leading
-            advice = f"{runtime} = {most} would do" if most else f"no {runtime} would do; tune it on a GPU"
+            advice = f"use {runtime} = {most}" if most else f"no {runtime} is small enough; tune it on a GPU"
             raise DeviceError(
                 f"host: {problem}: its {problem.flops:.2g} FLOP would take a plain kernel about {item_s * size:.0f} s "
                 f"on this CPU, more than {LAUNCH_BUDGET_S:.0f} s; {advice}"

@@ -225,8 +225,8 @@ def _compile(cxx: str, arguments: list[str], text: str) -> tuple[bytes, str]:
             message = killed(done.returncode) or first_errors(done.stderr)
             if _ASM.search(text) and _ASM_ERROR.search(done.stderr):
                 message = (
-                    f"{message}; the host runs no PTX: put asm(...) between #ifdef __CUDA_ARCH__ and #else, with the "
-                    "same in C++ behind #else, include the _ptx*.cuh that wraps it, or use a GPU (--device cuda:0)"
+                    f"{message}; the host device cannot run PTX: put asm(...) between #ifdef __CUDA_ARCH__ and #else, "
+                    "with C++ after #else, include the _ptx*.cuh that wraps it, or use a GPU (--device cuda:0)"
                 )
             for what, lacking in (("headers", _NO_HEADER), ("functions", _NO_FUNCTION)):
                 if lacking.search(message):

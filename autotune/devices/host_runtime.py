@@ -98,7 +98,7 @@ def encode(bound: BoundTensorMap) -> bytes:
     tensor = bound.tensor
     refusal = tensor.refusal()
     if bound.address == 0 or bound.address % _ALIGNMENT:
-        refusal = refusal or f"a tensor map takes addresses of multiples of {_ALIGNMENT}, not {bound.address:#x}"
+        refusal = refusal or f"a tensor map takes addresses that are multiples of {_ALIGNMENT}, not {bound.address:#x}"
     if refusal:
         raise Rejected(Outcome.RUNTIME, "launch_failure", refusal)
     encoded = HostTensorMap(

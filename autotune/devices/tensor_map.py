@@ -44,10 +44,10 @@ class TensorMap(driver.TensorMap):
         wrong = [
             ("1 to 5 dimensions", 1 <= rank <= _MOST_DIMS),
             ("extents of 1 to 2^32", all(1 <= extent <= 2**32 for extent in self.global_dim)),
-            ("strides of multiples of 16 bytes", all(stride % 16 == 0 for stride in self.global_strides_bytes)),
+            ("strides that are multiples of 16 bytes", all(stride % 16 == 0 for stride in self.global_strides_bytes)),
             ("strides below 2^40 bytes", all(stride < 2**40 for stride in self.global_strides_bytes)),
             ("boxes of 1 to 256", all(1 <= extent <= _MOST_BOX for extent in boxes)),
-            ("boxes of a multiple of 16 bytes", inner_bytes % 16 == 0),
+            ("boxes whose rows are multiples of 16 bytes", inner_bytes % 16 == 0),
             ("boxes no wider than the swizzle", self.swizzle_bytes == 0 or inner_bytes <= self.swizzle_bytes),
             ("element strides of 1 to 8", all(1 <= stride <= _MOST_STRIDE for stride in self.element_strides)),
             ("3 to 5 dimensions of im2col", not self.im2col or rank in _CORNERS),

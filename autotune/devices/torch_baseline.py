@@ -76,7 +76,7 @@ def record_baselines(
     import torch
 
     if not torch.cuda.is_available():
-        raise DeviceError("--baseline needs a PyTorch with CUDA support, this one has none")
+        raise DeviceError("--baseline needs PyTorch with CUDA support")
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda", device_number)
     pool = torch.cuda.graph_pool_handle()  # graphs run one after another, and the outputs are not read
@@ -176,7 +176,7 @@ def cublas_runner(dtype: str, size: int, device_number: int) -> Callable[[], Non
     import torch
 
     if not torch.cuda.is_available():
-        raise DeviceError("it needs a PyTorch with CUDA support, this one has none")
+        raise DeviceError("it needs PyTorch with CUDA support")
     device = torch.device("cuda", device_number)
     element = {"tf32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     generator = torch.Generator(device).manual_seed(0)

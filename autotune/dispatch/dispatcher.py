@@ -76,13 +76,13 @@ PROPERTIES = (
     Property("pixels", "h * w", power=2, reach=4, doc="input pixels"),
     Property("n", "n", power=1, reach=1024, doc="images"),
     Property("taps", "r * s", power=2, reach=4, doc="filter taps"),
-    Property("stride", "stride_h * stride_w", power=2, reach=4, doc="input pixels to an output pixel"),
+    Property("stride", "stride_h * stride_w", power=2, reach=4, doc="input pixels per output pixel"),
     Property(
         "intensity",
         f"2 * n * k * p * q * (c // groups) * r * s // ({_MOVED_BYTES})",
         power=2,
         reach=4,
-        doc="FLOP to a byte that must be moved, rounded down",
+        doc="FLOP per byte that must be moved, rounded down",
     ),
 )
 """The properties of every dispatcher."""
@@ -159,7 +159,7 @@ class Dispatcher:
         properties = [item.name for item in self.properties]
         if isinstance(self.rule, Split) and self.rule.property not in properties:
             raise StudyError(
-                f"dispatcher: its rule asks for {self.rule.property!r}; "
+                f"dispatcher: its rule uses the property {self.rule.property!r}; "
                 f"there are {', '.join(properties) or 'no properties'}"
             )
 
@@ -210,7 +210,7 @@ class Dispatcher:
 
     def words(self) -> tuple[str, ...]:
         """Describe the rule in words, with a line for each side of the threshold."""
-        then = ["the least expected time"] if self.known else []
+        then = ["the smallest expected time"] if self.known else []
         when = ["always"]
         if isinstance(self.rule, Split):
             when = [f"{self.rule.property} {side} {self.rule.threshold}" for side in ("<", ">=")]

@@ -49,7 +49,9 @@ def check_recorded(bound: BoundTemplate, source: KernelSource, name: str) -> Non
         source.tensor_maps,
     )
     if evaluated != recorded:
-        raise StoreError(f"{name}: the recorded header of {template.name} gives other launches than were recorded")
+        raise StoreError(
+            f"{name}: the recorded header of {template.name} gives different launches from the recorded ones"
+        )
 
 
 def arch_refusal(bound: BoundTemplate, source: KernelSource, arch: int) -> str:
@@ -117,7 +119,7 @@ class _Planner:
                 raise expression.error(f"depends on {self._any_size}, but weights are prepared once for any")
         if any("workspace" in stage.args for stage in template.prepare):
             raise TemplateError(
-                f"{template.path}: prepare takes the workspace, which an exported library has in a pass only"
+                f"{template.path}: prepare takes the workspace, which an exported library has only during a pass"
             )
         for what, count in (
             *(("stages", len(stages)) for stages in (template.stages, template.prepare)),
@@ -126,7 +128,7 @@ class _Planner:
             ("constants", len(self._source.constants)),
         ):
             if count > MOST:
-                raise TemplateError(f"{template.path}: has {count} {what}; an exported library has room for {MOST}")
+                raise TemplateError(f"{template.path}: has {count} {what}; an exported library supports at most {MOST}")
         if (count := len(self._maps)) > MOST_MAPS:
             raise TemplateError(
                 f"{template.path}: has {count} tensor maps; an exported library has room for {MOST_MAPS}"
@@ -134,7 +136,7 @@ class _Planner:
         for constant in template.constants:
             if self._follows_from(self._fold(constant.when)):
                 raise constant.when.error(
-                    f"depends on {self._or_device}, but the kernel's text has the constant or not"
+                    f"depends on {self._or_device}, but the kernel's text either has the constant or lacks it"
                 )
         device_needs, n_needs = self._needs()
         prepare, stages = self._stages(template.prepare), self._stages(template.stages)

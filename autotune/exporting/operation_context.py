@@ -108,7 +108,8 @@ def word_constants(operation: Operation) -> Mapping[str, Mapping[str, str]]:
 def _check_names(operation: Operation) -> None:
     if operation.name in NOT_EXPORTED:
         raise StoreError(
-            f"{operation.name}: cannot be exported: a library of this name is taken for another; rename its folder"
+            f"{operation.name}: cannot be exported: a library of this name would be mistaken for another; "
+            "rename its folder"
         )
     for name in operation.runtime:
         if name in _PARAMETERS:

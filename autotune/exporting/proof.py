@@ -125,7 +125,7 @@ def prove(
     except OSError as error:  # a full temporary folder, or one in which programs cannot run
         raise ToolchainError(
             f"{error.filename or tempfile.gettempdir()}: {error.strerror}; "
-            "set TMPDIR to a folder that has room and that programs may be run in"
+            "set TMPDIR to a folder with free space, in which programs can be run"
         ) from None
     proven = "NOT TIMED" if isinstance(evaluator, str) else "PROVEN"
     if exported.untuned:

@@ -36,7 +36,9 @@ def no_condition(expression: Expression, numbers: Set[str]) -> str:
     if not _is_number(expression.folded({}), numbers):
         return ""
     text = quoted(expression.text)
-    return f"{text} is a number, and any but 0 would count as true; compare it, such as ({expression.text}) == 0"
+    return (
+        f"{text} is a number, and any number except 0 would count as true; compare it, such as ({expression.text}) == 0"
+    )
 
 
 def _is_number(tree: Tree, numbers: Set[str]) -> bool:

@@ -79,7 +79,7 @@ class HeaderReader:
     def build(self, text: str) -> KernelTemplate:
         for old, new in HEADER_KEYS.items():
             if old in self.header:
-                raise self.error(old, f"its name is {new} now")
+                raise self.error(old, f"is now called {new}")
         self.header.allow(_HEADER_KEYS)
         self.header.require(("summary", "arch", "accuracy", "stage"), "missing from the header")
         params = self.params()
@@ -346,7 +346,7 @@ class HeaderReader:
                 used |= expression.names
         for param in template.params:
             if param.name not in used:
-                raise self.error(f"params.{param.name}", "declared and not used by the body or the launch")
+                raise self.error(f"params.{param.name}", "declared but not used by the body or the launch")
 
 
 def not_a_class(word: str) -> str:

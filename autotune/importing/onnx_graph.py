@@ -187,7 +187,7 @@ class GraphReader:
         values = tuple(self._values.get(each, ()) for each in proto.input)
         node = _Node(proto, attributes, reads, values, self._shapes.get("".join(proto.input[:1]), ()))
         if inner := tuple(_nested(parts)):
-            why_not = f"in a part of the network that {node.kind} runs, as often as it may be"
+            why_not = f"in a subgraph of {node.kind}, which may run any number of times"
             yield Call("", {}, (), inner=inner, why_not=why_not)
         writes = tuple(filter(None, proto.output))
         if not self._skipped.isdisjoint(writes):

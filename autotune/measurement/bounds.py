@@ -95,7 +95,7 @@ def too_loose(source: KernelSource) -> str:
         return ""
     return (
         f"error_factor = {factor} allows errors of {allowed:.3g} times an output of {source.problem}; "
-        f"expected {LOOSE} at most"
+        f"expected at most {LOOSE}"
     )
 
 

@@ -10,7 +10,7 @@ from autotune.trial import Outcome
 
 _IN_ORDER = Variation("ascending", one_core=True)
 _DOUBTFUL = ("wrong", "unwritten", "inexact", "nondeterministic")
-_RACE = "a race: right when a block's threads run one after another, in ascending order, and blocks too; otherwise"
+_RACE = "a race: right if blocks, and a block's threads, run one after another in ascending order; otherwise"
 _UNWRITTEN_SMEM = (
     "outputs depend on shared memory that no thread had written yet; is a barrier (__syncthreads) missing "
     "between the writing and the reading?"

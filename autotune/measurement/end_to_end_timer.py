@@ -260,8 +260,8 @@ class _LaidOut:
         self.distinct_segments = sum(seen.count(marks) == 1 for marks in seen)
         if self.distinct_segments < len(self.segments):
             message = (
-                f"{len(self.segments)} segments of {self.segments[0].n} images cannot be told apart: the test images "
-                f"repeat; take another number of segments"
+                f"{len(self.segments)} segments of {self.segments[0].n} images cannot be distinguished, because the "
+                "test images repeat; use another number of segments"
             )
             raise Rejected(Outcome.INVALID_CONFIG, "indistinct", message)
 

@@ -182,12 +182,16 @@ def _expected(found: object, output: Array, problem: Problem, *, finite: bool) -
     path, model = declared.folder / NUMPY_REFERENCE, declared.bounds.model
     if model != "multilinear":
         if isinstance(found, tuple):
-            raise TemplateError(f"{path}: {_FUNCTION} returns tuple: expected one array, as it is {model}")
+            raise TemplateError(
+                f"{path}: {_FUNCTION} returns tuple: expected one array, because the error model is {model}"
+            )
         value = _checked(found, output, declared, finite=finite)
         return Expected(output, value, declared.bounds.of(output).unit(value), np.full(value.shape, most))
     if not isinstance(found, tuple) or len(found) not in (2, 3):
         expected = f"a pair of {output.name} and its terms' magnitudes"
-        raise TemplateError(f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, as it is {model}")
+        raise TemplateError(
+            f"{path}: {_FUNCTION} returns {_kind(found)}: expected {expected}, because the error model is {model}"
+        )
     value = _checked(found[0], output, declared, finite=finite)
     magnitude = _checked(found[1], output, declared, "the magnitudes of ", finite=finite)
     if np.any(magnitude < (1 - _ROUNDED) * np.abs(value)):
@@ -232,8 +236,8 @@ def _checked(part: object, output: Array, declared: Operation, what: str = "", *
         low, high = TYPES[output.dtype].whole
         if not what and values.size and not (low <= values.min() and values.max() <= high):
             raise TemplateError(
-                f"{of} {values.min():.0f} to {values.max():.0f} for {output.name}: expected what {output.dtype} holds, "
-                f"{low} to {high}; make the inputs' `integers` smaller, or wrap around as the kernels do"
+                f"{of} {values.min():.0f} to {values.max():.0f} for {output.name}: expected {low} to {high}, "
+                f"the range of {output.dtype}; make the inputs' `integers` smaller, or wrap around as the kernels do"
             )
     return values.ravel()
 
@@ -266,7 +270,7 @@ def given_data(problem: Problem, seed: int) -> Mapping[str, Doubles]:
             raise TemplateError(f"{path}: {name} on {problem}: expected numbers of the shape {array.shape}")
         given[name] = stored(values.astype(np.float64), array.dtype).ravel()
         if array.dtype not in FLOATS and not np.array_equal(given[name], values.ravel()):
-            raise TemplateError(f"{path}: {name} on {problem}: expected whole numbers that {array.dtype} holds")
+            raise TemplateError(f"{path}: {name} on {problem}: expected whole numbers in the range of {array.dtype}")
     return given
 
 

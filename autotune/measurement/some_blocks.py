@@ -51,7 +51,7 @@ def run_some_blocks(
         if unwritten and small:
             sizes = ", ".join(other.problem.at_runtime for other in small)
             names = " and ".join(sorted(unwritten))
-            message = f"the last element of {names} is not written, but is for {sizes}: an offset has too few bits"
+            message = f"the last element of {names} is not written, although it is for {sizes}: an offset wraps around"
             raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
 
 
@@ -109,7 +109,7 @@ def _unwritten(device: Device, module: Module, source: KernelSource) -> set[str]
                 device.fill(arrays[array.name] + (end - elements) * element_bytes, _NAN_BYTE, elements * element_bytes)
         if wrapped and last_outputs() != before:
             names = " or ".join(array.name for array in wrapped)
-            where = f"elements of {names} that are 2^32 elements or bytes before those that they need"
-            message = f"the last outputs depend on {where}: an offset has too few bits"
+            where = f"elements of {names} that lie 2^32 elements or bytes too early"
+            message = f"the last outputs depend on {where}: an offset wraps around"
             raise Rejected(Outcome.WRONG_RESULT, "wrong", message)
         return {name for name, end in ends.items() if before[name].endswith(end)}

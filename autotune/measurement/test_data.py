@@ -183,4 +183,4 @@ def _period(problem: Problem, most: int, prime: int) -> int:
         with suppress(StudyError):
             return problem.with_runtime(size).runtime_size
     leading = problem.operation.leading
-    raise DeviceError(f"{problem}: the rules allow no {leading} up to {limit}, which its reference covers")
+    raise DeviceError(f"{problem}: its reference covers {leading} up to {limit}, and the rules allow no such {leading}")

@@ -81,14 +81,16 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
     if not declared.bounds.nan_propagates and any(map(_spreads_nan, problems)):
         warnings.append(f'{file}: errors: kernels that lose a NaN pass; if they must not, declare nan = "propagates"')
     warnings += [
-        f"{file}: {name} hardly changes if all {array} grow by {_OFFSET:g}, and no test data are that far from zero: "
+        f"{file}: {name} hardly changes if {_OFFSET:g} is added to {array}, and no test data are that far from zero: "
         f'kernels that lose digits there pass; give {array} fill = "uniform" and between = [120, 128]'
         for array, name in dict.fromkeys(itertools.chain.from_iterable(map(_unshifted, problems)))
     ]
-    warnings += [f"{reference}: {line}: the same for all test data, which lack a case" for line in _one_sided(problems)]
+    warnings += [
+        f"{reference}: {line}: always has the same result; the test data lack a case" for line in _one_sided(problems)
+    ]
     for problem, output, unreached, size in _reach(problems):
         if unreached and output.name in changing:
-            warnings.append(f"{reference}: {unreached}: their test data do not reach all cases")
+            warnings.append(f"{reference}: {unreached}: the test data do not reach all cases")
         if _is_wide(output) and size < _NARROW and _grows(problem, output.name, size):
             warnings.append(
                 f"{file}: {output.name} is at most {size:.0f}: a kernel that computes in 16 bits passes; "
@@ -100,7 +102,7 @@ def doubtful_data(problems: Sequence[Problem]) -> list[str]:
     ]
     allowed = _allowed(problems) if declared.bounds.model == "tolerance" else {}
     warnings += [
-        f"{file}: errors: kernels pass whose {name} is wrong by {100 * error:.2g} %"
+        f"{file}: errors: kernels whose {name} is wrong by {100 * error:.2g} % pass"
         for name, error in allowed.items()
         if error > ALLOWED
     ]

@@ -330,8 +330,8 @@ class Verifier:
         changed = [name for name in before if before[name] != after[name]]
         if changed:
             message = (
-                f"a launch leaves another value in {', '.join(changed)}, which the next one finds: "
-                "a kernel must keep nothing between launches; its stages pass data to each other in the workspace"
+                f"a launch changes {', '.join(changed)}, so that the next one begins with another value: "
+                "a kernel must keep no state between launches; its stages pass data to each other in the workspace"
             )
             raise Rejected(Outcome.WRONG_RESULT, "keeps_state", message)
 
@@ -377,7 +377,7 @@ class Verifier:
         over_bound, max_abs, of_tolerance = struct.unpack("<ddd", found[24:])
         if unwritten:
             message = (
-                f"{unwritten} of {outputs} outputs were never written, or come from memory that was not, "
+                f"{unwritten} of {outputs} outputs were never written, or were computed from unwritten memory, "
                 f"the first {self._place(output, first)}"
             )
             raise Rejected(Outcome.WRONG_RESULT, "unwritten", message)
@@ -387,14 +387,14 @@ class Verifier:
             where = f"{self._words(data)}, the first {self._place(output, first)}"
             message = f"{wrong} of {outputs} outputs are wrong on {where}; "
             if over_bound <= 1:
-                message += "there either the kernel or the reference gives NaN, not both"
+                message += "there, either the kernel or the reference gives NaN, but not both"
             else:
                 message += f"largest error {max_abs:.3g}" + (f", {over_bound:.3g} x bound" if bounded else "")
             if problem.operation.independent and first >= period.elements:
                 leading = problem.operation.leading
                 message += (
-                    f"; all before {leading} = {data.period} are right, where the test data repeat: if an output "
-                    f"depends on its place in {leading} or on its neighbours, set independent = false in {FILE}"
+                    f"; all before {leading} = {data.period}, where the test data repeat, are right: if an output "
+                    f"depends on its position along {leading} or on its neighbours, set independent = false in {FILE}"
                 )
             raise Rejected(Outcome.WRONG_RESULT, reason, message)
         return ErrorStats(over_bound, max_abs, {output.name: of_tolerance})

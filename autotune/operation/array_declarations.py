@@ -140,7 +140,9 @@ class ArrayReader:
                 of = {word: str(named.get(word, word)) for word in words}
             case given:
                 known = ", ".join(TYPES)
-                raise array.error("dtype", f"expected one of {known}, or such a one for each dtype, got {given!r}")
+                raise array.error(
+                    "dtype", f"expected one of {known}, or a table with one for each dtype, got {given!r}"
+                )
         for dtype in of.values():
             if dtype not in TYPES:
                 near = did_you_mean(dtype, (*TYPES, *self.words))
@@ -168,7 +170,7 @@ class ArrayReader:
         """Read the bounds of whole-number test data: numbers, or expressions of the problem."""
         wanted = is_read and fill in DRAWN
         if wanted != ("integers" in self.table):
-            why = "missing; expected the least and the most of its test data, such as [-8, 8]"
+            why = "missing; expected the minimum and the maximum of its test data, such as [-8, 8]"
             why += f"; {fill} data are followed by a run on whole numbers" if fill != "integers" else ""
             if not wanted:
                 why = f"leave it out: its test data are {fill}" if is_read else f"leave it out: {_NOT_READ}"
@@ -182,7 +184,7 @@ class ArrayReader:
                 low, high = (self.expression(self.table, "integers", str(each)) for each in (least, most))
                 return low, high
         given = self.table.get("integers")
-        raise self.table.error("integers", f"expected the least and the most of its test data, got {given!r}")
+        raise self.table.error("integers", f"expected the minimum and the maximum of its test data, got {given!r}")
 
     def between(self, fill: Fill) -> tuple[float, float]:
         """Read the bounds of uniform test data."""

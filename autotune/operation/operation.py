@@ -294,7 +294,7 @@ class _Reader:
     def message(self, text: str) -> str:
         """Return a rule's error text after checking that its expressions can be parsed."""
         if not text.strip() or not text.isprintable():
-            what = "expected a message of one line, for where the rule does not hold"
+            what = "expected a one-line message for problems that break the rule"
             raise self.table.error("rules", f"{text!r}: {what}")
         found = IN_MESSAGE.findall(text)
         if text.count("${") > len(found):
@@ -328,10 +328,10 @@ class _Reader:
                 raise self.table.error(f"{key}.name", "another argument has this name")
             names.add(array.name)
             if independent and not all(_first_or_not(extents, leading) for extents in array.shapes.values()):
-                what = f"{leading}, the run-time size, is not its first axis; put it there, or say independent = false"
+                what = f"{leading}, the run-time size, is not its first axis; put it there, or set independent = false"
                 raise self.table.error(f"{key}.shape", what)
         if not any(array.role in COMPUTED for array in arrays):
-            raise self.table.error("array", f"expected one array at least of the role {' or '.join(COMPUTED)}")
+            raise self.table.error("array", f"expected at least one array of the role {' or '.join(COMPUTED)}")
 
     def bounds(self) -> Bounds:
         table = self.section("errors")
@@ -404,7 +404,7 @@ class _Reader:
             if not is_time(weight):
                 raise weights.error(text, f"expected a weight above 0, got {weight!r}")
             if key == "factors" and text in self.enumerated:
-                raise weights.error(text, "is a word, and factors are of numbers; put it under differences")
+                raise weights.error(text, "is a word, but factors take numbers; put it under differences")
             yield Apart(self.expression(weights, text, text), float(weight), factors=key == "factors")
 
 

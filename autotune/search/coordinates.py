@@ -54,7 +54,7 @@ class Axis:
         if isinstance(distribution, (IntDistribution, FloatDistribution)):
             low, high, step = float(distribution.low), float(distribution.high), float(distribution.step or 0.0)
             return cls(low, high, step, distribution.log)
-        raise ValueError(f"AutotuneSampler knows no {type(distribution).__name__}")
+        raise ValueError(f"AutotuneSampler does not support {type(distribution).__name__}")
 
     @property
     def every(self) -> Floats:

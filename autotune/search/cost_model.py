@@ -120,7 +120,7 @@ def fit(observed: Sequence[Observed]) -> dict[str, Floats]:
     All layers have the same weight, however many trials they have. Raises StudyError if nothing was observed.
     """
     if not observed:
-        raise StudyError("no correct trial on a calibrated GPU: a cost model has nothing to fit")
+        raise StudyError("no correct trial on a calibrated GPU to fit a cost model to")
     families = sorted({each.family for each in observed})
     best_us: dict[object, float] = {}
     for each in observed:

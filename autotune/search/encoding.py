@@ -53,9 +53,7 @@ class Encoding:
         return params
 
     def family_index(self, params: Mapping[str, CategoricalChoiceType]) -> int:
-        """Return the position of the family that these Optuna parameters belong to. Raises ValueError if there
-        is none.
-        """
+        """Return the position of the family with these Optuna parameters. Raises ValueError if there is none."""
         if self._family:
             return self._names.index(str(params.get(FAMILY)))
         return [set(own) for own in self._own].index(set(params))

@@ -36,7 +36,7 @@ def listed(configs: Iterable[Mapping[str, CategoricalChoiceType]]) -> list[Famil
         for name, value in config.items():
             values.setdefault(name, {})[value] = None
     if not groups:
-        raise ValueError("space: there is no config in it")
+        raise ValueError("space: contains no configs")
     choices = {name: _ordered(tuple(found)) for name, found in values.items()}
     places = {name: {value: place for place, value in enumerate(found)} for name, found in choices.items()}
     families = []

@@ -36,7 +36,7 @@ def open_spaces(
     named = [name for name in study.templates or templates if templates[name].operation.name == declared]
     where = f"{study.shown}: layer {layer.name}"
     if not named:
-        raise NoTemplate(f"{where}: none of the families is one of {declared}")
+        raise NoTemplate(f"{where}: none of the families computes {declared}")
     serving = []
     for name in named:
         bound = BoundTemplate(templates[name], layer.problem, info, admission)
@@ -71,7 +71,7 @@ def _check_memory(study: Study, layer: Layer, info: DeviceInfo) -> None:
     if needed > info.memory_bytes:
         most = (info.memory_bytes - one) // (two - one) + 1
         runtime = problem.operation.leading
-        advice = f"{runtime} = {most} would do" if most > 0 else f"no {runtime} would do, make the layer smaller"
+        advice = f"use {runtime} = {most}" if most > 0 else f"no {runtime} is small enough; make the layer smaller"
         raise StudyError(
             f"{study.shown}: layer {layer.name} ({problem}): verifying it takes {needed / 2**30:.4g} GiB "
             f"of memory, {info.name} has {info.memory_bytes / 2**30:.4g}; {advice}"

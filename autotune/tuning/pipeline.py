@@ -289,7 +289,7 @@ class Pipeline:
             return None
         limit = queue.study.spill_limit_bytes
         if resources.spill_bytes > limit:
-            message = f"spills more than the {limit} bytes a thread that the study's spill_limit_bytes allows"
+            message = f"spills more than the {limit} bytes per thread that the study's spill_limit_bytes allows"
             raise Rejected(Outcome.INVALID_CONFIG, "resource_limit", message)
         least = 1.0
         for stage in source.stages:

@@ -105,7 +105,7 @@ class DeviceWorker:
         try:
             self.opened = of_kind(self._ask(self._open_request, deadlines.open_s), Opened)
         except WorkerLost as error:
-            raise DeviceError(f"{name}: its worker ends while opening it: {error.message}") from None
+            raise DeviceError(f"{name}: its worker process ended while opening it: {error.message}") from None
         except BaseException:
             self.drop()
             raise
@@ -404,7 +404,7 @@ def _place(report: str, source: KernelSource) -> str:
     distance, side, region_bytes = int(region[1]), region[2], int(region[3])
     if "memalign" not in allocated[1]:  # not an array of the device, but a core's copy of shared memory
         declared = ", ".join(dict.fromkeys(f"{s.smem_bytes} ({s.entry})" for s in (*source.prepare, *source.stages)))
-        return f"shared memory behind what smem_bytes of its stage declares: {declared}"
+        return f"shared memory beyond the smem_bytes that its stage declares: {declared}"
     if side == "inside of":  # the guard bands belong to the allocation
         size_bytes, offset = region_bytes - allocated_bytes(0), distance - GUARD_BYTES
     else:

@@ -261,7 +261,7 @@ class LayerBench:
         device, verifier, workspace = self._device, self.verifier, loaded.workspace
         with prepared(Path(path), verifier.problem, verifier.tensors(verifier.normal)) as handle:
             if handle.workspace_bytes > workspace.size_bytes:
-                sizes = f"{handle.workspace_bytes} bytes of workspace, its kernel {workspace.size_bytes}"
+                sizes = f"{handle.workspace_bytes} bytes of workspace, but its kernel {workspace.size_bytes}"
                 raise Rejected(Outcome.RUNTIME, "launch_failure", f"the exported library needs {sizes}")
             workspace.poison()
             verifier.restore(verifier.normal)

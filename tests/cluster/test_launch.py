@@ -29,7 +29,7 @@ def begin(fork_server: ForkServer, folder: Path, cluster: str) -> ForkedRun:
         ("nowhere.invalid:1", "no scheduler at nowhere.invalid:1 ("),
         ("tcp://127.0.0.1:99999", "tcp://127.0.0.1:99999: connect(): port must be 0-65535"),
         ("tls://127.0.0.1:1", "tls://127.0.0.1:1: Dask was given no certificates; docs/cluster.md has TLS"),
-        ("slurm:4", "slurm:4: start the workers by `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give"),
+        ("slurm:4", "slurm:4: start the workers with `autotune worker`, Dask's SSHCluster or dask-jobqueue, and give"),
         *long_run(("127.0.0.1:1", "no scheduler at 127.0.0.1:1 ([Errno 111]")),
     ],
 )

@@ -24,7 +24,7 @@ def test_a_worker_that_serves_once_and_finds_nobody_has_failed(
     assert lines[-1].startswith("autotune: no scheduler at nowhere.invalid:1 (")
     assert "no answer" not in lines[-1], "no host has this name, so it does not wait 10 s for one"
     assert "trying" not in done.err
-    renamed = "note: `autotune agent` is now `autotune worker`; the old name will go"
+    renamed = "note: `autotune agent` is now `autotune worker`; the old name will be removed"
     assert (renamed in lines) == (command == "agent")
 
 

@@ -66,7 +66,7 @@ def test_who_shares_a_gpu_is_told(tmp_path: Path) -> None:
     with another_program():
         said = warned(tmp_path)
         assert "cuda:0: other programs keep it busy for " in said
-        assert "end them or use another GPU" in said
+        assert "stop them or use another GPU" in said
         with pytest.warns(UserWarning, match="cuda:0: other programs keep it busy for "):
             autotune.tune(tmp_path / "one.toml", device="cuda:0", db=tmp_path / "api.db")
     time.sleep(2.0)

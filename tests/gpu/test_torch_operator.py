@@ -181,7 +181,7 @@ def test_backend_of_torch_compile(mode: str, strict_fp32: None, library: str) ->
         x = networks.images(n).cuda()
         assert close(compiled(x), network(x))
     network.layer1[1].running_mean += 1
-    with pytest.warns(RuntimeWarning, match="parameters changed since the network was compiled"):
+    with pytest.warns(RuntimeWarning, match="parameters have changed since the network was compiled"):
         y = compiled(networks.images(4).cuda())
     assert close(y, network(networks.images(4).cuda()))
 

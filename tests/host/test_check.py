@@ -196,7 +196,7 @@ def test_failure_can_be_seen_again(tmp_path: Path, fork_server: ForkServer) -> N
     words = ("check", "everything.cu.j2", "--device", "host", "--seconds", "250", "--seed", "0")
     done = fork_server.run(tmp_path, *words, "--configs", str(HALF))
     assert done.code == 1
-    assert "All of them, but almost no other configs, have" in done.out
+    assert "All of these configs, but almost no others, have" in done.out
     assert "block=96 and turns=2" in done.out
     assert done.err.splitlines()[-1].endswith("configs failed; each kind is shown above")
     start = done.out.index('    name = "failed"')

@@ -124,7 +124,7 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
             ('name = "total"\nrole = "out"', 'name = "total"\nrole = "scratch"'),
             ("(x.sum(axis=1), abs(x).sum(axis=1)), (ordered, abs(ordered))", "ordered, abs(ordered)"),
         ),
-        "a single stage takes the scratch memory total",
+        "only one stage takes the scratch array total",
         "warning",
     ),
     ("gathered", "scratch as an output"): Defect(
@@ -170,7 +170,7 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ),
     ("gathered", "indices without the padding that the reference handles"): Defect(
         (("order.astype(int)", "(np.where(order < 0, 0, order) + 0 * order.mean(axis=0, keepdims=True)).astype(int)"),),
-        "the same for all test data, which lack a case",
+        "always has the same result; the test data lack a case",
         "warning",
     ),
     ("gathered", "indices in order"): Defect(
@@ -202,13 +202,13 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ),
     ("softmax", "inputs of a narrow range near zero"): Defect(
         (("integers = [-200, 200]", 'fill = "uniform"\nbetween = [-1, 1]\nintegers = [-8, 8]'),),
-        "y hardly changes if all x grow by 100",
+        "y hardly changes if 100 is added to x",
         "warning",
     ),
-    ("softmax", "a tolerance of 1 %"): Defect((("rtol = 1e-5", "rtol = 0.01"),), "so kernels pass that are", "warning"),
+    ("softmax", "a tolerance of 1 %"): Defect((("rtol = 1e-5", "rtol = 0.01"),), "so kernels that are", "warning"),
     ("softmax", "a tolerance of 20 %, and outputs that are 10 % too large"): Defect(
         (("rtol = 1e-5", "rtol = 0.2"), ("1.0f / sum", "1.1f / sum")),
-        "kernels pass whose y is wrong by 20 %",
+        "kernels whose y is wrong by 20 % pass",
         "warning",
     ),
     ("gathered", "a tolerance of 0.3 % of one of two outputs"): Defect(
@@ -222,12 +222,12 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
     ),
     ("softmax", "an error_factor of 1000"): Defect(
         (("[supports]", 'error_factor = "1000"\n\n[supports]'), ("1.0f / sum", "1.001f / sum")),
-        "error_factor = 1000: kernels pass whose outputs are wrong by 1 %",
+        "error_factor = 1000: kernels whose outputs are wrong by 1 % pass",
         "warning",
     ),
     ("softmax", "an error_factor of 40"): Defect(
         (("[supports]", 'error_factor = "40"\n\n[supports]'), ("1.0f / sum", "1.0003f / sum")),
-        "error_factor = 40: kernels pass whose outputs are wrong by 0.04 %",
+        "error_factor = 40: kernels whose outputs are wrong by 0.04 % pass",
         "warning",
     ),
     ("new-op", "an error_factor of 200000, and bf16 inputs"): Defect(
@@ -235,7 +235,7 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
             ("[supports]", 'error_factor = "200000"\n\n[supports]'),
             ("to_float(x[at])", "__uint_as_float(__float_as_uint(to_float(x[at])) & 0xffff0000)"),
         ),
-        "error_factor = 200000: kernels pass whose outputs are wrong by 9.1 %",
+        "error_factor = 200000: kernels whose outputs are wrong by 9.1 % pass",
         "warning",
     ),
     ("gemm", "a reduction that grows too fast"): Defect(

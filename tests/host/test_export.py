@@ -275,7 +275,7 @@ def test_architecture_is_the_gpus_where_a_layer_was_tuned_on_a_cpu(tmp_path: Pat
 
 def test_header_that_gives_other_launches_is_refused(tmp_path: Path) -> None:
     header = CHUNKED.header.replace('count = "ceil_div(n, chunk_images)"', 'count = "1"')
-    with pytest.raises(StoreError, match="gives other launches than were recorded"):
+    with pytest.raises(StoreError, match="gives different launches from the recorded ones"):
         export_library([dataclasses.replace(CHUNKED, header=header)], tmp_path, ())
 
 
@@ -317,7 +317,7 @@ def test_family_of_more_stages_than_a_library_has_room_for_is_refused(tmp_path: 
     stage = begin + rest.partition("\n\n")[0] + "\n\n"
     header = CONSTANT.header.replace("[[stage]]\n", 16 * stage + "[[stage]]\n")
     source = dataclasses.replace(CONSTANT.source, stages=17 * CONSTANT.source.stages)
-    with pytest.raises(TemplateError, match="has 17 stages; an exported library has room for 16"):
+    with pytest.raises(TemplateError, match="has 17 stages; an exported library supports at most 16"):
         export_library([dataclasses.replace(CONSTANT, header=header, source=source)], tmp_path, ())
 
 
@@ -362,7 +362,7 @@ def test_proof_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch:
     exported = export_library([CONSTANT], tmp_path / "exported", ())
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    words = "Permission denied; set TMPDIR to a folder that has room and that programs may be run in"
+    words = "Permission denied; set TMPDIR to a folder with free space, in which programs can be run"
     with read_only(tmp_path / "temporary"), pytest.raises(ToolchainError, match=words):
         list(prove(exported, "no GPU in this test", "not in this test", cache=binary_cache()))
     assert not (exported.folder / "proof.txt").exists(), "it says nothing of the library"

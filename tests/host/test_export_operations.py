@@ -337,7 +337,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     (declare(tmp_path, "test") / "reference.py").write_text(REFERENCE)
     (tmp_path / "test" / "twice.cu.j2").write_text(FAMILY)
     taken = first_of(load_template(tmp_path / "test" / "twice.cu.j2"), "twice", rows=4, columns=40)
-    with pytest.raises(StoreError, match="test: cannot be exported: a library of this name is taken for another"):
+    with pytest.raises(StoreError, match="cannot be exported: a library of this name would be mistaken for another"):
         library_texts([taken], [90], self_test=True)
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cxx
 
 BYTES = 4 * RAGGED.array("x").elements
 MESSAGES = {
-    "smem_declared_too_small": "shared memory behind what smem_bytes of its stage declares: 4 (conv2d_shared_tile)",
+    "smem_declared_too_small": "shared memory beyond the smem_bytes that its stage declares: 4 (conv2d_shared_tile)",
     "unused_load_behind_array": f"reads 4 bytes of the memory behind x ({BYTES} bytes), at byte {BYTES + 20}",
     "no_barrier_after_first_thread": "byte 0 of one in shared memory",
     "read_only_load_of_an_output": "of y, which block (0, 0, 1) writes, unseen by __ldg, in the same launch",
@@ -74,8 +74,8 @@ def test_fault_is_caught(check: DeviceEvaluator, tmp_path: Path, name: str) -> N
     ("size", "offset", "message"),
     [
         ("C", "image", "signed integer overflow"),
-        *long_run(("C", "static_cast<unsigned>(image)", "an offset has too few bits")),
-        ("K", "static_cast<unsigned>(image)", "the last element of y is not written, but is for n = 4096, n = 4097"),
+        *long_run(("C", "static_cast<unsigned>(image)", "an offset wraps around")),
+        ("K", "static_cast<unsigned>(image)", "the last element of y is not written, although it is for n = 4096"),
     ],
 )
 def test_blocks_of_a_launch_that_memory_does_not_hold_are_run(

@@ -275,7 +275,7 @@ def test_a_nan_that_gets_lost_is_named(tmp_path: Path, host: DeviceEvaluator) ->
     texts, sizes = OPERATIONS["int4"]
     lost = ("from_float<T>(total)", "from_float<T>(total == total ? total : 0.0f)")
     row = first_row(written(tmp_path / "int4", texts, lost), host, sizes)
-    assert "; there either the kernel or the reference gives NaN, not both" in row.message
+    assert "; there, either the kernel or the reference gives NaN, but not both" in row.message
     assert "largest error" not in row.message
 
 

@@ -225,7 +225,7 @@ def test_an_array_that_is_read_and_written(
         (
             ("    partial[static", "    if (part) partial[static"),
             "unwritten",
-            "come from memory that was not, the first at rows = 0 of total",
+            "were computed from unwritten memory, the first at rows = 0 of total",
         ),
         (("order[row * COLUMNS + i]]", "i]"), "wrong", "of ordered; largest error"),
     ],

@@ -29,7 +29,7 @@ SAID = {
         "n = 1: fault: oob_read: kernel.cu:",
         "reads 4 bytes of the memory behind x (3192 bytes), at byte 3212",
     ),
-    "smem_declared_too_small": ("n = 1: fault: oob_write: kernel.cu:", "shared memory behind what smem_bytes"),
+    "smem_declared_too_small": ("n = 1: fault: oob_write: kernel.cu:", "shared memory beyond the smem_bytes"),
     "grid_of_whole_blocks": ("n = 1 and 9: fault: unwritten: 1197 of 10773 outputs", "the first at n = 8"),
 }
 """Faults that the host device does not find, and their messages."""

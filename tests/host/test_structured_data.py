@@ -164,7 +164,7 @@ def test_an_export_tests_itself_on_the_same_data(cxx: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("[0, p.entries]", "[0.5, p.entries]", "expected whole numbers that i32 holds"),
+        ("[0, p.entries]", "[0.5, p.entries]", "expected whole numbers in the range of i32"),
         ("p.rows - 1", "p.rows", "expected numbers of the shape (41,)"),
         ('{"first":', '{"last":', "expected a dict of first"),
         ("random.integers", "random.missing", "line 6: data(p, random) on"),

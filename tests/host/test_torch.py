@@ -260,7 +260,7 @@ def test_no_images_give_no_outputs(name: str, on_cpu: OnHostDriver) -> None:
     [
         ("convert", "the network is in training mode; call eval() first"),
         ("convert a part", "its part conv2 is in training mode; call eval() first"),
-        ("train", "a TunedConvolution is for inference alone"),
+        ("train", "a TunedConvolution is for inference only"),
         ("images", "a tensor requires gradients, but the kernels have no backward pass; run under torch.no_grad()"),
         ("compiled", "a tensor requires gradients, but the kernels have no backward pass"),
         ("filters", "a tensor requires gradients, but the kernels have no backward pass"),

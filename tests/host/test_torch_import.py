@@ -351,7 +351,7 @@ def test_norms_are_layers_of_norm(folder: Path, autotune: Command) -> None:
         "left out: 20.0 %  0: its images are NCHW; kernels of group norms need channels-last ones (--layout nhwc)\n"
         in left_out
     )
-    assert "left out: 20.0 %  8: its eps depends on the version of PyTorch; give it one\n" in left_out
+    assert "left out: 20.0 %  8: its eps depends on PyTorch's version; pass eps explicitly\n" in left_out
     found = layers(autotune, folder / "net.pt2", "--op", "norm", "--layout", "nhwc")
     norm = operation("norm")
     assert [layer.problem for layer in found] == [

@@ -271,6 +271,6 @@ def test_ptx_is_refused_with_a_hint(ptx: str, bench: Bench) -> None:
         y[threadIdx.x] = own + sum;
     }}
     """
-    with pytest.raises(Rejected, match="the host runs no PTX: put asm") as error:
+    with pytest.raises(Rejected, match="the host device cannot run PTX: put asm") as error:
         bench.run(text, "lane", (np.zeros(32, np.uint32),), block=32)
     assert error.value.outcome == "compile"

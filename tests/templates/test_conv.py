@@ -407,9 +407,9 @@ def test_a_family_that_serves_another_operation_has_its_own_text() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"pad_d": 16}, "padding fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
-        ({"d": 40, "dilation_d": 9}, "a dilated filter fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
-        ({"h": 40, "dilation_h": 9}, "a dilated filter fits a TMA corner (7 bits; of one dimension 15, of three 4)"),
+        ({"pad_d": 16}, "padding fits a TMA corner (7 bits; 15 in one dimension, 4 in three)"),
+        ({"d": 40, "dilation_d": 9}, "a dilated filter fits a TMA corner (7 bits; 15 in one dimension, 4 in three)"),
+        ({"h": 40, "dilation_h": 9}, "a dilated filter fits a TMA corner (7 bits; 15 in one dimension, 4 in three)"),
     ],
 )
 def test_what_a_tensor_map_of_five_dimensions_cannot_say_is_refused(values: dict[str, int], reason: str) -> None:

@@ -149,8 +149,11 @@ def test_why_no_template_supports_a_layer_names_few_families_and_the_broken_rule
 @pytest.mark.parametrize(
     ("edits", "words"),
     [
-        ([("n = 3", "n = 2_000_000_000")], "4649 GiB of memory, null has 128; n = 55063683 would do"),
-        ([("h = 9", "h = 900_000_000")], "804.7 GiB of memory, null has 128; no n would do, make the layer smaller"),
+        ([("n = 3", "n = 2_000_000_000")], "4649 GiB of memory, null has 128; use n = 55063683"),
+        (
+            [("h = 9", "h = 900_000_000")],
+            "804.7 GiB of memory, null has 128; no n is small enough; make the layer smaller",
+        ),
     ],
 )
 def test_a_layer_that_no_memory_holds(
@@ -207,7 +210,7 @@ TEMPLATES = {
     ),
     "an unused parameter": (
         ("[derived]", 'idle = { values = [1, 2], doc = "nothing" }\n[derived]'),
-        "params.idle: declared and not used by the body or the launch",
+        "params.idle: declared but not used by the body or the launch",
     ),
     "a minus at the edge of a value": (
         ("${turns}", "${-turns}"),

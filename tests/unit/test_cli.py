@@ -503,7 +503,7 @@ def test_check_verifies_configs(autotune: Command, folder: Path) -> None:
 @pytest.mark.parametrize("device", ["null", "null:wrong=1"])
 def test_check_refuses_a_device_that_runs_nothing(device: str, autotune: Command) -> None:
     complaint = autotune("check", "tiny", "--family-dir", "families", "--device", device).complaint
-    assert complaint == "null: runs nothing, so it cannot verify a kernel; give --device host, host:check or cuda:N"
+    assert complaint == "null: runs no kernels, so it cannot verify any; give --device host, host:check or cuda:N"
 
 
 @pytest.mark.cxx
@@ -512,7 +512,7 @@ def test_a_family_without_a_feasible_config_is_told_why(autotune: Command, folde
     complaint = autotune("check", "families/tiny.cu.j2", "--device", "host").err.splitlines()[-1]
     assert complaint == (
         "autotune: families/tiny.cu.j2: no config is feasible on any problem; "
-        "the first values of all parameters are refused on n3 c3 13x11 k5 3x3 f32 nchw: "
+        "the first values of all parameters are rejected on n3 c3 13x11 k5 3x3 f32 nchw: "
         "a block computes at most 512 outputs"
     )
 

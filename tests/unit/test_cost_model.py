@@ -65,7 +65,7 @@ def test_a_fit_finds_the_weights_that_made_the_times() -> None:
     weights = fit(observed)
     unseen = np.exp(rng.normal(1, 1.5, (200, len(TERMS))))
     assert np.abs(log_times(unseen, weights["one"])[0] - log_times(unseen, true)[0]).max() < 0.1
-    with pytest.raises(StudyError, match="nothing to fit"):
+    with pytest.raises(StudyError, match="to fit a cost model to"):
         fit([])
 
 
@@ -164,4 +164,4 @@ def test_fitting_needs_results_of_a_calibrated_gpu(tune: Command, autotune: Comm
     assert tune("--db", "one.db").code == 0
     refused = autotune("fit-model", "one.db", "--out", "model.json")
     assert refused.code == 1
-    assert "nothing to fit" in refused.complaint
+    assert "to fit a cost model to" in refused.complaint

@@ -168,7 +168,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         ('name = "x"', 'name = "rows"', "array[0] (rows).name: another argument has this name"),
         ('name = "x"', 'name = "size_bytes"', "array[0] (size_bytes).name: another argument has this name"),
         ('name = "y"', 'name = "stream"', "array[1] (stream).name: another argument has this name"),
-        ("[-2, 2]", "[true, 2]", "integers: expected the least and the most of its test data, got [True, 2]"),
+        ("[-2, 2]", "[true, 2]", "integers: expected the minimum and the maximum of its test data, got [True, 2]"),
         ("${columns}", "${columns", "columns columns': a ${ has no }"),
         ('"inner"]', '"iner"]', "array[1] (y).shape: undeclared name 'iner' in 'iner' (did you mean 'inner'?)"),
         (
@@ -179,9 +179,9 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             'role = "out"',
             'role = "in"',
-            "array[1] (y).integers: missing; expected the least and the most of its test data",
+            "array[1] (y).integers: missing; expected the minimum and the maximum of its test data",
         ),
-        ('role = "out"', 'role = "scratch"', "array: expected one array at least of the role out or inout"),
+        ('role = "out"', 'role = "scratch"', "array: expected at least one array of the role out or inout"),
         (
             'role = "out"',
             'role = "out"\ninteger = [0, 1]',
@@ -219,7 +219,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             "[-2, 2]",
             "[2, -2]",
-            "array[0] (x).integers: expected the least and the most of its test data, got [2, -2]",
+            "array[0] (x).integers: expected the minimum and the maximum of its test data, got [2, -2]",
         ),
         ('name = "y"', 'name = "int"', "array[1] (int).name: 'int' is a word of C++ or Python"),
         ('"f16"]', '"f16"]\nmode = ["default"]', "words.mode: 'default' is a word of C++ or Python; choose"),
@@ -239,7 +239,7 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             "columns = 1.0",
             "dtype = 1.0",
-            "similarity.factors.dtype: is a word, and factors are of numbers; put it under",
+            "similarity.factors.dtype: is a word, but factors take numbers; put it under",
         ),
         ("halo = {", "lambda = {", "sizes.lambda: 'lambda' is a word of C++ or Python"),
         ("halo = {", "device = {", "sizes.device: the device in headers has this name"),
@@ -255,9 +255,9 @@ def test_layers_of_operations_are_stored_side_by_side(tmp_path: Path) -> None:
         (
             "[rules]",
             '[rules]\n"" = "true"',
-            "rules: '': expected a message of one line, for where the rule does not hold",
+            "rules: '': expected a one-line message for problems that break the rule",
         ),
-        ("[rules]", '[rules]\n"a\\nb" = "true"', "rules: 'a\\nb': expected a message of one line"),
+        ("[rules]", '[rules]\n"a\\nb" = "true"', "rules: 'a\\nb': expected a one-line message"),
         ('"inner > 0"', '"inner = 0"', "has unexpected text at '='; write == to compare"),
         ('"inner > 0"', '""', "expression '' is empty"),
         (

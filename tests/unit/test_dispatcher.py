@@ -116,7 +116,7 @@ def test_an_end_of_the_default_gets_the_default() -> None:
 def test_the_default_does_not_come_first_because_the_default_is_fast_there() -> None:
     made = timed(dispatcher(FASTEST), {"fours": [1000], "few": [1000], DEFAULT: [900]}, known=[(12, 400)])
     assert chosen(made, k=12) == (DEFAULT, False, ())
-    assert made.words() == ("always: the least expected time",)
+    assert made.words() == ("always: the smallest expected time",)
 
 
 def test_a_kernel_without_a_pace_for_each_known_layer_is_refused() -> None:
@@ -160,7 +160,7 @@ def test_it_survives_being_written_down() -> None:
     ("rule", "complaint"),
     [
         ("many", "names the kernel 'many', which it does not have"),
-        (Split("maps", 13, "few", "fours"), "asks for 'maps'; there are k, pixels"),
+        (Split("maps", 13, "few", "fours"), "uses the property 'maps'; there are k, pixels"),
     ],
 )
 def test_unknown_names_are_refused(rule: Rule, complaint: str) -> None:

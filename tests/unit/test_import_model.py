@@ -381,7 +381,7 @@ def test_convolutions_of_a_loop_are_named(autotune: Command, tmp_path: Path) -> 
     either = helper.make_node("If", ["p"], ["q"], then_branch=inner, else_branch=inner)
     layers(autotune, saved(tmp_path / "net.onnx", [CONV, *positive, either]))
     text = (tmp_path / "net.toml").read_text()
-    assert "#   ? %  inner, inner: in a part of the network that If runs, as often as it may be\n" in text
+    assert "#   ? %  inner, inner: in a subgraph of If, which may run any number of times\n" in text
 
 
 def branching(name: str) -> NodeProto:

@@ -94,7 +94,7 @@ def test_a_reference_that_every_kernel_contradicts_is_doubted(autotune: Command)
     path.write_text(path.read_text().replace("return x + bias", "return x - bias"))
     wrong = autotune("check", "doubted/doubted.cu.j2", "--device", "host", "--configs", "2")
     assert wrong.code == 1
-    doubt = "All are wrong, even the simplest: check the reference in doubted"
+    doubt = "All configs are wrong, even the simplest: check the reference in doubted"
     assert wrong.err.endswith(f"2 of 2 configs failed; each kind is shown above. {doubt}\n"), wrong.err
     tuned = autotune("tune", "doubted.toml", "--device", "host", "--trials", "2", "--layer", "small")
     assert (tuned.code, tuned.err.rstrip().endswith(f"x bound). {doubt}")) == (1, True), tuned

@@ -67,14 +67,14 @@ def test_rows_that_depend_on_their_number_are_said_to(autotune: Command) -> None
     Path("mine/check.toml").write_text('runtime = [7]\nwords = ["dtype"]\n')
     wrong = autotune(*CHECK[:-1], "2")
     assert re.search(r"wrong for rows = \d+, right for 7, 1(, \d+)* with the same binary", wrong.out)
-    assert "all before rows = 61 are right, where the test data repeat" in wrong.out
+    assert "all before rows = 61, where the test data repeat, are right" in wrong.out
 
 
 @pytest.mark.parametrize("feature", every(2, ["", "feature = []\n"]))
 def test_a_size_without_a_feature_is_named(autotune: Command, feature: str) -> None:
     autotune("new-op", "mine")
     Path("mine/check.toml").write_text(f'runtime = [7]\nwords = ["dtype"]\n{feature}')
-    assert autotune(*CHECK).complaint == "mine/check.toml: feature: none makes the size 'columns'"
+    assert autotune(*CHECK).complaint == "mine/check.toml: feature: no feature sets the size 'columns'"
 
 
 def add_integers() -> None:
@@ -103,7 +103,7 @@ def test_whole_numbers_have_all_bits_of_their_type(autotune: Command) -> None:
     assert "wrong_result/inexact" in autotune(*CHECK).out, "a lost sign"
     edit("reference.py", ("(x + bias + 2**31) % 2**32 - 2**31", "x + bias"))
     told = autotune(*CHECK).err
-    assert "for y: expected what i32 holds, -2147483648 to 2147483647; make the inputs' `integers` smaller" in told
+    assert "for y: expected -2147483648 to 2147483647, the range of i32; make the inputs' `integers` smaller" in told
 
 
 def test_test_data_that_a_type_does_not_hold_are_named(autotune: Command) -> None:
@@ -181,7 +181,8 @@ def test_a_rule_that_is_a_number_is_named(autotune: Command) -> None:
     autotune("new-op", "mine")
     path = Path("mine/operation.toml")
     path.write_text(f'{path.read_text()}\n[rules]\n"whole vectors" = "columns % 4"\n')
-    told = "mine/operation.toml: rules.whole vectors: 'columns % 4' is a number, and any but 0 would count as true"
+    told = "mine/operation.toml: rules.whole vectors: 'columns % 4' is a number, and any number except 0 "
+    told += "would count as true"
     assert autotune(*CHECK).complaint.startswith(told)
 
 

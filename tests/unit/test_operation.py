@@ -113,7 +113,7 @@ MISTAKES = {
     "an input without data": (
         "integers = [-1, 1]",
         "",
-        "array[1] (w).integers: missing; expected the least and the most",
+        "array[1] (w).integers: missing; expected the minimum and the maximum",
     ),
     "two outputs": (
         'role = "in"\n',

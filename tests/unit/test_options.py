@@ -202,7 +202,7 @@ def test_an_old_name_of_an_option_works_and_names_the_new_one(filled: Path, auto
         renamed, current = autotune("trials", old, "--json"), autotune("trials", new, "--json")
         assert renamed.out == current.out != "[]\n"
         words = f"`{old.partition('=')[0]}` is now `{new.partition('=')[0]}`"
-        assert renamed.err == f"note: {words}; the old name will go\n"
+        assert renamed.err == f"note: {words}; the old name will be removed\n"
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,10 @@ def test_an_old_name_of_a_command_says_what_to_do(filled: Path, autotune: Comman
     quarantined = "0 kernels quarantined in autotune.db"  # the cache's size changes while other tests compile
     assert (renamed.code, renamed.out.splitlines()[-1]) == (0, quarantined)
     assert autotune("clean").out.splitlines()[-1] == quarantined
-    assert renamed.err == "note: `autotune quarantine` is now `autotune clean`; the old name will go\n"
+    assert renamed.err == "note: `autotune quarantine` is now `autotune clean`; the old name will be removed\n"
     chosen = autotune("choose", "small")
-    assert chosen.err.startswith("note: `autotune choose` is now `autotune dispatch --explain`; the old name will go\n")
+    words = "note: `autotune choose` is now `autotune dispatch --explain`; the old name will be removed\n"
+    assert chosen.err.startswith(words)
     assert "no dispatcher was made" in chosen.err
     removed = autotune("export-t4", "--out", "t4")
     assert removed.code == 2

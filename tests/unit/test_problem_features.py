@@ -77,7 +77,7 @@ def test_supports_may_name_whatever_is_derived(tmp_path: Path) -> None:
         ("when.same =", "when.sane =", "when.sane: unknown key (did you mean 'same'?); known keys are"),
         ('"c", "2 * c"', '"c", "2 * cc"', "values.multiplier: undeclared name 'cc' in '2 * cc' (did you mean 'c'?)"),
         ('multiplier = ["k"]', 'multiplier = ["kk"]', "decides: no feature 'kk' (did you mean 'k'?)"),
-        ('sizes = ["h", "w"]', 'sizes = ["h", "h"]', "feature: none makes the size 'w'"),
+        ('sizes = ["h", "w"]', 'sizes = ["h", "h"]', "feature: no feature sets the size 'w'"),
         ("<= 2000000", "<", "check.toml: rules.takes long: expression '2 * max(k"),
         ("[rules]", "[rule]", "rule: unknown key (did you mean 'rules'?); known keys are"),
     ],

@@ -159,7 +159,7 @@ HEADER_MISTAKES = {
         r'arch: expected a table \[arch\] with lines "reason" = "expression"',
     ),
     **{
-        f"old key {old}": ((old_line, f"{line}{old_line}"), f"{old}: its name is {new} now")
+        f"old key {old}": ((old_line, f"{line}{old_line}"), f"{old}: is now called {new}")
         for old, new, old_line, line in (
             ("tuned_for", "search_when", "arch     =", 'tuned_for = "true"\n'),
             ("padded_outputs", "padded_work", "arch     =", 'padded_outputs = "n"\n'),
@@ -204,15 +204,15 @@ HEADER_MISTAKES = {
     ),
     "unused parameter": (
         ("[derived]", 'idle = { values = [1, 2], doc = "nothing" }\n[derived]'),
-        r"params\.idle: declared and not used by the body or the launch",
+        r"params\.idle: declared but not used by the body or the launch",
     ),
     "parameter used by a constraint only": (
         ("[constraints]", '[params.idle]\nvalues = [1]\ndoc = "nothing"\n[constraints]\n"idle is 1" = "idle == 1"'),
-        r"params\.idle: declared and not used by the body or the launch",
+        r"params\.idle: declared but not used by the body or the launch",
     ),
     "parameter used by an unused derived": (
         ("[constraints]", 'idle_twice = "idle * 2"\n[params.idle]\nvalues = [1]\ndoc = "x"\n[constraints]'),
-        r"params\.idle: declared and not used by the body or the launch",
+        r"params\.idle: declared but not used by the body or the launch",
     ),
     "workspace without its size": (('"y", "n"]', '"y", "n", "workspace"]'), r"workspace\.bytes: missing, but a stage"),
     "packed weights without their size": (('"y", "n"]', '"y", "n", "packed_w"]'), r"packed_w\.bytes: missing"),

@@ -148,9 +148,9 @@ def test_a_mistake_is_named_by_its_key(tmp_path: Path, mistake: str) -> None:
 GOOD = TensorMap("f32", (12, 96), (4, 64), (1, 1), 0)
 REFUSED = {
     "boxes of 1 to 256": replace(GOOD, box_dim=(4, 257)),
-    "boxes of a multiple of 16 bytes": replace(GOOD, box_dim=(3, 64)),
+    "boxes whose rows are multiples of 16 bytes": replace(GOOD, box_dim=(3, 64)),
     "boxes no wider than the swizzle": replace(GOOD, box_dim=(16, 64), swizzle_bytes=32),
-    "strides of multiples of 16 bytes": replace(GOOD, global_dim=(11, 96)),
+    "strides that are multiples of 16 bytes": replace(GOOD, global_dim=(11, 96)),
     "element strides of 1 to 8": replace(GOOD, element_strides=(1, 9)),
     "extents of 1 to 2^32": replace(GOOD, global_dim=(12, 2**32 + 1)),
 }
@@ -165,5 +165,5 @@ def test_what_a_driver_refuses_is_refused_on_the_host_device(words: str) -> None
 
 def test_an_address_that_is_none_is_refused() -> None:
     for address in (0, 264):
-        with pytest.raises(Rejected, match="addresses of multiples of 16"):
+        with pytest.raises(Rejected, match="addresses that are multiples of 16"):
             encode(BoundTensorMap(GOOD, address))

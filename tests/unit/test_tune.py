@@ -670,7 +670,7 @@ def test_a_kernel_that_spills_by_far_is_not_run(
         assert {(row.trial.outcome.value, row.trial.reason) for row in rows} == {("invalid_config", "resource_limit")}
         assert (
             rows[0].trial.message
-            == "spills more than the 1024 bytes a thread that the study's spill_limit_bytes allows"
+            == "spills more than the 1024 bytes per thread that the study's spill_limit_bytes allows"
         )
         device = Spilling()
         device.spill_bytes = spill_bytes

@@ -331,7 +331,7 @@ def test_a_study_of_another_objective_starts_anew_with_the_same_sampler() -> Non
 
 
 def test_wrong_use_is_named() -> None:
-    with pytest.raises(ValueError, match="there is no config in it"):
+    with pytest.raises(ValueError, match="contains no configs"):
         AutotuneSampler(space=[])
     with pytest.raises(ValueError, match="a config has no parameters"):
         AutotuneSampler(space=[{}])
