@@ -51,8 +51,8 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     """Return a large problem for each layout, with a larger run-time size, or none if no 32-bit size is large enough.
 
     As many arrays as possible have more than `BEYOND` elements, in as little memory as possible. A CPU has neither the
-    memory nor the time for such a problem, so it runs only some blocks. For a CPU, there are also problems in which
-    even an array's places are as many, such as its pixels, with the config that has the largest workspace.
+    memory nor the time for such a problem, so it runs only some blocks. If possible, even an array's places are as many
+    there, such as its pixels.
     """
     memory_bytes, beyond = int(_SHARE * device.memory_bytes), BEYOND
     if device.can.cpu:  # memory is not a limit here, so the last of several rows can also begin beyond 31 bits
@@ -60,6 +60,9 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
     found = []
     for layout in dict.fromkeys(bound.problem.values.get("layout") for bound in bounds):
         of_layout = [bound.problem for bound in bounds if bound.problem.values.get("layout") == layout]
+        if device.can.cpu and (larger_yet := _with_many_places(bounds[0].template, of_layout, device)):
+            found.append(larger_yet)
+            continue
         larger = [problem for each in of_layout for problem in _enlarged(each, beyond)]
         tried = [BoundTemplate(bounds[0].template, problem, device) for problem in larger]
         if not any(bound.supported for bound in tried):  # such as an axis of a grid, which has at most 65535 blocks
@@ -77,17 +80,14 @@ def large_problems(bounds: Sequence[BoundTemplate], device: DeviceInfo) -> tuple
         best = min(tried, key=lambda bound: (not bound.supported, *_cost(bound.problem, beyond, memory_bytes)))
         admission = Admission(workspace_limit_bytes=max(0, memory_bytes - _bytes(best.problem)))
         found.append(_tried(BoundTemplate(best.template, best.problem, device, admission), memory_bytes))
-        if device.can.cpu:
-            found += _with_many_places(bounds[0].template, of_layout, device)
     return tuple(found)
 
 
-def _with_many_places(
-    template: KernelTemplate, problems: Sequence[Problem], device: DeviceInfo
-) -> Iterator[LargeProblem]:
-    """Yield a problem whose arrays each have more places than 32 bits can count, if the family supports one.
+def _with_many_places(template: KernelTemplate, problems: Sequence[Problem], device: DeviceInfo) -> LargeProblem | None:
+    """Return a problem whose arrays each have more places than 32 bits can count, or None if none is supported.
 
-    A place has all elements along an array's longest axis, such as the channels of a pixel.
+    A place has all elements along an array's longest axis, such as the channels of a pixel. The config has the largest
+    workspace among some.
     """
     supported = []
     for problem in problems:
@@ -103,8 +103,7 @@ def _with_many_places(
         space, workspace = SearchSpace(bound, most_rows=0, sampled_rows=_SAMPLED), bound.bind(template.workspace_bytes)
         for config in map(space.config, range(len(space.rows))):
             found.append((workspace.integer(bound.names(config)), LargeProblem(bound, config, "")))
-    if found:
-        yield max(found, key=lambda each: each[0])[1]
+    return max(found, key=lambda each: each[0])[1] if found else None
 
 
 def _places(array: Array, problem: Problem) -> int:

@@ -44,7 +44,7 @@ _RECYCLE_AFTER = 500  # number of evaluations after which a fresh worker replace
 _MOST_LAYERS = 256  # maximum number of layers whose data a worker keeps; the latest layers are kept
 _LEAST_MADE_S = 30.0  # the shortest deadline for making a layer's data and reference
 _SOME_BLOCKS_S = 20.0  # deadline for running some blocks of a kernel, which normally takes far less
-_SUMMING_S = 6.0  # the same if a block may loop over a large run-time size: most overflows occur sooner
+_SUMMING_S = 3.0  # the same if a block may loop over a large run-time size: most overflows occur sooner
 _MADE_PER_S = 1e6  # FLOPs plus bytes per second that a reference in C++ achieves under sanitizers
 AT_HAND = 2  # number of kernels sent to a worker at once: one runs, and the other starts when the first ends
 
