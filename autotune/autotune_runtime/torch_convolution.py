@@ -24,7 +24,7 @@ from .network_interfaces import BY_NAME
 from .torch_call import Call, Choice
 from .torch_exact import at_pixels, chosen_pixels, sums
 from .torch_operator import Operator
-from .torch_runtime import TrainingMode
+from .torch_runtime import TunedModule
 
 _ANY = Choice()
 """The default choice: a kernel for every shape that the library supports."""
@@ -283,7 +283,7 @@ def upsampled_filters(weight: Tensor, groups: int) -> Tensor:
     return summed.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
-class TunedConvolution(Convolution):
+class TunedConvolution(TunedModule, Convolution):
     """A convolution computed by a library's kernels, or by PyTorch for shapes without a kernel.
 
     If the problem has a residual, the module takes it as the second argument and adds it before the activation. Further
@@ -348,16 +348,6 @@ class TunedConvolution(Convolution):
         allowed += rounding.eps / 2 * exact.abs() + rounding.tiny * rounding.eps
         ratio = (at_pixels(y, pixels) - exact).abs().div_(allowed).amax()
         return float(ratio.nan_to_num(nan=torch.inf))
-
-    def leave_to_pytorch(self) -> None:
-        """Compute with PyTorch's operators from now on."""
-        self._call = ""
-
-    def train(self, mode: bool = True) -> TunedConvolution:  # noqa: FBT001, FBT002 - as nn.Module has it
-        """Raise TrainingMode unless `mode` is False."""
-        if mode:
-            raise TrainingMode("a TunedConvolution is for inference only: train the network that it was converted from")
-        return super().train(mode)
 
     def extra_repr(self) -> str:
         """Return the text that `print` shows in parentheses."""

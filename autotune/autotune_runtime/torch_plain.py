@@ -33,13 +33,13 @@ from .torch_call import STORED, Call, Choice
 from .torch_convolution import activated
 from .torch_exact import MOST_ELEMENTS
 from .torch_operator import Instead, Operator
-from .torch_runtime import TrainingMode
+from .torch_runtime import TunedModule
 
 _EPS = 1e-5  # epsilon of a batch norm, which must not be 0
 _ANY = Choice()
 
 
-class Plain(nn.Module):
+class Plain(TunedModule):
     """A layer without filters, computed by PyTorch or by a library's kernels.
 
     The operator chooses a kernel in the first call with a given shape. PyTorch computes shapes without a kernel, and
@@ -67,8 +67,6 @@ class Plain(nn.Module):
         self.weight, self.bias, self.device = weight, bias, device
         self.problem = problem
         self._dtype = STORED[problem.dtype]
-        self._call = ""
-        """text of the operator's call; empty if PyTorch computes the layer"""
         if library is not None:
             self._call = Call(str(library), tuple(problem.arguments.items()), choice=choice).text
         self.eval()
@@ -147,17 +145,6 @@ class Plain(nn.Module):
             allowed = BY_WORD[word].steepest * allowed + 8 * 2.0**-24
         allowed += of.eps / 2 * exact.abs() + of.tiny * of.eps
         return float((y.double() - exact).abs().div_(allowed).amax().nan_to_num(nan=torch.inf))
-
-    def leave_to_pytorch(self) -> None:
-        """Compute with PyTorch's operators from now on."""
-        self._call = ""
-
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
-        """Raise TrainingMode unless `mode` is False."""
-        if mode:
-            name = type(self).__name__
-            raise TrainingMode(f"a tuned {name} is for inference only: train the network that it was converted from")
-        return super().train(mode)
 
     def extra_repr(self) -> str:
         """Return the text that `print` shows in parentheses."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
+from torch import nn
 
 from .arrays import torch_stream
 
@@ -15,6 +16,24 @@ _FLUSH_L2_SIZES = 4  # times the L2 size, written before a sample; takes long en
 
 class TrainingMode(RuntimeError):
     """A network is in training mode or gradients are required, but the kernels have no backward pass."""
+
+
+class TunedModule(nn.Module):
+    """A module that a library's kernels compute, or PyTorch's operators."""
+
+    _call = ""
+    """text of the operator's call; empty if PyTorch computes the module"""
+
+    def leave_to_pytorch(self) -> None:
+        """Compute with PyTorch's operators from now on."""
+        self._call = ""
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - as nn.Module has it
+        """Raise TrainingMode unless `mode` is False."""
+        if mode:
+            name = type(self).__name__
+            raise TrainingMode(f"a {name} is for inference only: train the network that it was converted from")
+        return super().train(mode)
 
 
 class Runtime(Protocol):

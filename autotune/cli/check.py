@@ -75,7 +75,7 @@ def _cells(row: CheckRow) -> Cells:
     type=NumberRange(min=1),
     default=30,
     show_default=True,
-    help="Time limit in seconds: of CPU time or by the clock, whichever passes more slowly.",
+    help="Time limit in seconds of CPU time or wall-clock time, whichever is shorter.",
 )
 @click.option(
     "--full", is_flag=True, help="Test all pairs, and compile each config for all architectures, without a time limit."
@@ -301,7 +301,7 @@ def _sizes(checking: FamilyCheck, rows: Sequence[CheckRow], *, every: bool) -> l
         if checking.blocks.get((entry, number)) == 1
         and any(stage.grid[number].text != "1" for stage in template.stages if stage.entry == entry)
     ]
-    return [*lines, *([f"  one block only on axis {', '.join(single)} of the grid"] if single else [])]
+    return [*lines, *([f"  only one block along axis {', '.join(single)} of the grid"] if single else [])]
 
 
 def _coverage_lines(

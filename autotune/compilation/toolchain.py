@@ -62,7 +62,7 @@ def compiler_version(compiler: Path) -> str:
     """Return a compiler's name and version on one line, such as `nvcc 13.0.88` or `g++ 12.2.0`."""
     output = output_of(compiler, "--version").strip().splitlines()
     if not output:
-        raise ToolchainError(f"{compiler}: does not answer to --version; reinstall it or set another one")
+        raise ToolchainError(f"{compiler}: --version fails; reinstall it or set another one")
     for line in output:
         if ", V" in line:
             return f"nvcc {line.rsplit(', V', 1)[1]}"
