@@ -28,6 +28,8 @@ _MOST_PROBLEMS = 12  # problems to try before an input counts as unused; softmax
 _DEADLINE_S = 60.0
 _FEW = 126, 255  # ranges of test data that are too narrow for bytes, and for wider integers (they would fit in bytes)
 _PRODUCTS = 16  # maximum products per FLOP of an output; a transposed convolution's strides skip some of the products
+_LEAST_PRODUCTS, _FLOPS = 4, 1.25  # outputs with so few products, or more FLOPs for each of them, are right
+_INDICES = ("i32", "i64")  # types of numbers that are rarely multiplied
 _NEEDED = 0.01  # a tolerance is too wide if no error exceeds this fraction of it
 _ROOM = 10  # proposed tolerance, as a multiple of the largest observed error
 _TIGHT = 1e-4  # a tolerance up to this value never counts as too wide
@@ -54,7 +56,7 @@ def doubtful_declarations(problems: Sequence[Problem]) -> list[str]:
     for size in dict.fromkeys((*declared.runtime, *(axis for problem in problems for axis in axes(problem)))):
         if (shares := list(_growth(problems, size))) and median(shares) < _SLOW:
             warnings.append(f"warning: {folder / FILE}: cost.flops does not grow with {size}")
-    return [*warnings, *_too_many_products(problems)]
+    return [*warnings, *_flops_of_products(problems)]
 
 
 def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
@@ -78,20 +80,46 @@ def _growth(problems: Sequence[Problem], size: str) -> Iterator[float]:
             yield max(shares)
 
 
-def _too_many_products(problems: Sequence[Problem]) -> list[str]:
-    """Return a warning if an output has far more products than FLOPs, so that the error bound is too wide."""
+def _flops_of_products(problems: Sequence[Problem]) -> list[str]:
+    """Return warnings if the FLOPs of an output don't fit its products.
+
+    With far more products than FLOPs, the error bound is too wide. A product takes a multiplication and an addition,
+    unless the operation adds the elements of a single array.
+    """
     declared = problems[0].operation
-    times, worst = max(((_products_per_flop(each), each) for each in problems), key=lambda pair: pair[0])
-    if declared.bounds.model != "multilinear" or times <= _PRODUCTS:
+    if declared.bounds.model != "multilinear":
         return []
-    return [
-        f"warning: {declared.folder / FILE}: cost.reduction is {worst.reduction} of {worst}, {times:.0f} times "
-        "as many products as cost.flops has FLOPs for an output; a larger reduction allows larger errors"
-    ]
+    warnings = []
+    file = declared.folder / FILE
+    times, worst = max(((_products_per_flop(each), each) for each in problems), key=lambda pair: pair[0])
+    if times > _PRODUCTS:
+        warnings.append(
+            f"warning: {file}: cost.reduction is {worst.reduction} of {worst}, {times:.0f} times "
+            "as many products as cost.flops has FLOPs for an output; a larger reduction allows larger errors"
+        )
+    sums = [each for each in problems if each.reduction >= _LEAST_PRODUCTS and _has_products(each)]
+    most = max(sums, key=_flops_per_product, default=None)
+    if most is not None and _flops_per_product(most) <= _FLOPS:
+        warnings.append(
+            f"warning: {file}: cost.flops is {_flops_per_product(most):.2g} for each of the {most.reduction} products "
+            "(cost.reduction) of an output, or less for other sizes; a multiplication and an addition are 2 FLOPs"
+        )
+    return warnings
 
 
 def _products_per_flop(problem: Problem) -> float:
     return problem.reduction * sum(output.elements for output in problem.outputs) / max(1, problem.flops)
+
+
+def _flops_per_product(problem: Problem) -> float:
+    """Return the FLOPs for each product of the largest output, as if the others had none."""
+    return problem.flops / (problem.reduction * max(output.elements for output in problem.outputs))
+
+
+def _has_products(problem: Problem) -> bool:
+    """Return whether two inputs other than indices have an element for each product."""
+    numbers = [array for array in problem.filled if array.dtype not in _INDICES]
+    return sum(array.elements >= problem.reduction for array in numbers) > 1
 
 
 def lone_scratch(family: KernelTemplate) -> list[str]:

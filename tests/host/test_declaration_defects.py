@@ -74,6 +74,11 @@ DEFECTS: Mapping[tuple[str, str], Defect] = {
         "cost.flops does not grow with k",
         "warning",
     ),
+    ("gemm", "FLOPs without the factor 2"): Defect(
+        (('flops = "2 * batch * m * n * k"', 'flops = "batch * m * n * k"'),),
+        "cost.flops is 1 for each of the",
+        "warning",
+    ),
     ("stencil", "an input that nothing reads"): Defect(
         (
             (
