@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import io
 import os
 import pickle
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from functools import partial
 
 import torch
@@ -23,9 +25,10 @@ from autotune.autotune_runtime import Handle
 from autotune.autotune_runtime.torch_call import Call
 from autotune.autotune_runtime.torch_convert import convert
 from autotune.autotune_runtime.torch_convolution import CONVOLUTION, TunedConvolution, convolution
+from autotune.autotune_runtime.torch_layers import read_network
 from autotune.autotune_runtime.torch_plain import OPERATORS
 from autotune.autotune_runtime.torch_swap import Row
-from autotune.autotune_runtime.torch_untuned import UntunedNetwork, disagreements
+from autotune.autotune_runtime.torch_untuned import UntunedNetwork, begun_build, disagreements, started_build
 from tests.host.host_driver import make_context_current
 
 ALWAYS = -1.0
@@ -643,6 +646,52 @@ def untuned(_: str, cache: str) -> tuple[list[tuple[Row, ...]], list[float], str
     differences.append(difference(made, network, images(3)))
     again = convert(network, images(4), margin=ALWAYS)[0]
     return [first.rows, made.report.rows], differences, type(again).__name__
+
+
+def copied(_: str, cache: str) -> list[tuple[int, float]]:
+    """The number of convolutions that PyTorch runs, and the difference of the outputs, of an untuned network and its
+    copies. The first copy is made while kernels are compiled.
+    """
+    os.environ["XDG_CACHE_HOME"] = cache
+    network, x = seeded(Digits), images(4)
+    made = convert(network, x, margin=ALWAYS)[0]
+    assert isinstance(made, UntunedNetwork)
+    assert not made.ready
+    copies = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    assert all(isinstance(each, UntunedNetwork) and each.ready for each in (made, *copies))
+    with torch.no_grad():
+        return [(by_pytorch(each, x), difference(each, network, x)) for each in (made, *copies)]
+
+
+def untuned_threads(_: str, cache: str) -> tuple[int, float]:
+    """The number of conversions, and the largest difference of the outputs, if 20 times 8 threads meet at the first
+    call of an untuned network whose kernels are compiled.
+    """
+    os.environ["XDG_CACHE_HOME"] = cache
+    network, x = seeded(Digits), images(4)
+    convert(network, x, margin=ALWAYS, wait=True)
+    expected = network(x)
+    interval, printed = sys.getswitchinterval(), io.StringIO()
+    sys.setswitchinterval(1e-6)
+    differences: list[float] = []
+    try:
+        with ThreadPoolExecutor(8, initializer=make_context_current) as pool, redirect_stderr(printed):
+            for _at in range(20):
+                build = started_build(network.parameters(), "none.db")
+                assert build is not None
+                read = read_network(network, x)
+                assert begun_build(build, read) is build
+                made, meet = UntunedNetwork(network, read, build, ALWAYS), threading.Barrier(8)
+
+                def call(_: int, made: UntunedNetwork = made, meet: threading.Barrier = meet) -> float:
+                    meet.wait()
+                    with torch.no_grad():
+                        return float((made(x) - expected).abs().max())
+
+                differences += pool.map(call, range(8))
+    finally:
+        sys.setswitchinterval(interval)
+    return printed.getvalue().count("run tuned kernels"), max(differences)
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -127,15 +128,14 @@ def _pending(
     compiled: Callable[[nn.Module], Callable[..., object]],
 ) -> Callable[..., object]:
     """Return a function that runs the original network until its kernels have been built, then converts and compiles
-    it.
+    it. While a thread does so, others run the original network.
     """
-    tracing, ready = TracingContext.try_get(), False
+    tracing, unconverted = TracingContext.try_get(), threading.Lock()
     run: Callable[..., object] = network
 
     def called(*inputs: object) -> object:
-        nonlocal run, ready
-        if not ready and build.done():
-            ready = True
+        nonlocal run
+        if not unconverted.locked() and build.done() and unconverted.acquire(blocking=False):
             with torch._guards.tracing(tracing):  # Dynamo's context from compilation, which knows the symbolic sizes
                 try:
                     run = convert()

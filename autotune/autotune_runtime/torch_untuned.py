@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -205,24 +206,48 @@ class UntunedNetwork(nn.Module):
             ),
             len(network.folded),
         )
-        self._convert: Callable[[], tuple[nn.Module, Report]] | None = partial(swap_untuned, network, build, margin)
-        self._build = build
+        convert = partial(swap_untuned, network, build, margin)
+        self._pending: tuple[UntunedBuild, Callable[[], tuple[nn.Module, Report]]] | None = (build, convert)
+        self._lock = threading.Lock()
 
     @property
     def ready(self) -> bool:
         """Whether the kernels have been compiled, so that the next call runs them."""
-        return self._build.done()
+        pending = self._pending  # another thread may set it to None
+        return pending is None or pending[0].done()
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Run the network."""
-        if self._convert is not None and self._build.done() and not torch.compiler.is_compiling():
-            convert_now, self._convert = self._convert, None
+        """Run the network. While a thread converts it, others run the original one."""
+        pending = self._pending is not None and not torch.compiler.is_compiling()
+        if pending and self.ready and self._lock.acquire(blocking=False):
             try:
-                with torch.inference_mode(mode=False):
-                    self.network, self.report = convert_now()
-            except BuildFailed as error:
-                warnings.warn(f"{error}; PyTorch runs the network", RuntimeWarning, stacklevel=2)
+                self._convert()
+            finally:
+                self._lock.release()
         return self.network(*args, **kwargs)
+
+    def _convert(self) -> None:
+        """Convert the network if no other thread has, after waiting for its kernels. The lock must be held."""
+        if self._pending is None:
+            return
+        _, convert_now = self._pending
+        self._pending = None
+        try:
+            with torch.inference_mode(mode=False):
+                self.network, self.report = convert_now()
+        except BuildFailed as error:
+            warnings.warn(f"{error}; PyTorch runs the network", RuntimeWarning, stacklevel=3)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the state for a copy or a pickle: that of the converted network, so this waits for its kernels."""
+        with self._lock:
+            self._convert()
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Restore the network."""
+        super().__setstate__(state)
+        self._lock = threading.Lock()
 
     def train(self, mode: bool = True) -> UntunedNetwork:  # noqa: FBT001, FBT002 - as nn.Module has it
         """Raise TrainingMode unless `mode` is False."""

@@ -152,8 +152,9 @@ class UntunedBuild:
 
     def _failure(self) -> str:
         """Return the last line that the process printed to standard error."""
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else f"its process ended with status {self._process.returncode}"
 
 

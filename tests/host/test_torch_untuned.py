@@ -43,6 +43,18 @@ def test_pytorch_runs_the_network_until_its_kernels_are_compiled(on_cpu: OnHostD
     assert again == "GraphModule", "the libraries are in the cache"
 
 
+def test_copies_wait_for_kernels(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    found = on_cpu(networks.copied, str(tmp_path))
+    assert [count for count, _ in found] == [0, 0, 0]
+    assert max(difference for _, difference in found) < CLOSE
+
+
+def test_one_of_several_threads_converts_a_network(on_cpu: OnHostDriver, tmp_path: Path) -> None:
+    count, difference = on_cpu(networks.untuned_threads, str(tmp_path))
+    assert count == 20
+    assert difference < CLOSE
+
+
 def test_a_network_has_kernels_for_several_sizes_of_images(on_cpu: OnHostDriver, tmp_path: Path) -> None:
     rows, found = on_cpu(networks.in_new_sizes, str(tmp_path))
     assert [(row.layer, row.problem.shapes[0] if row.problem else "", row.swapped) for row in rows] == [
