@@ -224,11 +224,18 @@ def accumulated(library: str) -> float:
 
 
 def twice(library: str) -> tuple[float, bool]:
-    """The difference of the gradients of two runs, and whether all of their bits are equal."""
+    """The difference of the gradients of two runs, and whether all of their bits are equal.
+
+    PyTorch's own operators must be deterministic in the second one.
+    """
     made = trained(library)
     first = {name: each.clone() for name, each in gradients(made).items()}
     made.zero_grad()
-    second = gradients(made)
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        second = gradients(made)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
     return apart(second, first), all(torch.equal(second[name], each) for name, each in first.items())
 
 
@@ -236,6 +243,13 @@ def second_derivatives(library: str) -> None:
     """Ask for the gradient of a gradient."""
     made = trained(library)
     (dw,) = torch.autograd.grad(loss_of(made), made.first.weight, create_graph=True)
+    dw.square().sum().backward()
+
+
+def compiled_second_derivatives(library: str) -> None:
+    """Ask for the gradient of a gradient of a compiled network."""
+    made = trained(library)
+    (dw,) = torch.autograd.grad(loss_of(torch.compile(made)), made.first.weight, create_graph=True)
     dw.square().sum().backward()
 
 

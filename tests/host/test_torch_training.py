@@ -180,6 +180,11 @@ def test_second_derivatives_are_refused(on_cpu: OnHostDriver) -> None:
         on_cpu(training.second_derivatives)
 
 
+def test_second_derivatives_of_a_compiled_network_are_refused(on_cpu: OnHostDriver) -> None:
+    with pytest.raises(RuntimeError, match="does not currently support double backward"):
+        on_cpu(training.compiled_second_derivatives)
+
+
 def test_a_training_follows_pytorchs(on_cpu: OnHostDriver) -> None:
     ours, theirs = on_cpu(training.losses)
     assert sum(theirs[-5:]) < sum(theirs[:5]) / 2, "it learns"
