@@ -183,7 +183,7 @@ def changed(library: str, how: str) -> tuple[float, int]:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         worst = max(difference(made, network, images(4)) for _ in range(2))
-    return worst, sum("parameters changed" in str(warning.message) for warning in told)
+    return worst, sum("parameters have changed" in str(warning.message) for warning in told)
 
 
 def changed_inference_tensors(library: str) -> float:
