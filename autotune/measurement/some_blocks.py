@@ -34,8 +34,9 @@ _MOST_ELEMENTS = 4096  # maximum number of elements of the largest array per thr
 def run_some_blocks(
     device: Device, source: KernelSource, binary: Binary, large: Sequence[KernelSource], small: Sequence[KernelSource]
 ) -> None:
-    """Run some blocks of each launch, except launches with so few threads that each one handles too many elements.
+    """Run some blocks of each launch.
 
+    If units are independent, launches are left out that have so few threads that each one handles too many elements.
     `large` and `small` are the same kernel with other run-time sizes, and arrays that are as large or far smaller.
 
     Raises Rejected('runtime' | 'timeout', ...), and Rejected('wrong_result', 'wrong') if an offset wraps.

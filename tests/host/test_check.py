@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from autotune.family.template import KernelTemplate
 from autotune.family.template_files import load_template
 from autotune.operation.registry import CONV2D, operation
 from autotune.problem import Conv2dProblem, Layer
+from autotune.resources import shipped
 from autotune.trial import Outcome
 from tests.fork_server import ForkServer
 from tests.injected_faults import DATA
@@ -95,6 +97,24 @@ def test_blocks_of_a_large_launch_are_run(counted_in: str, tmp_path: Path, host:
     reasons = {row.reason: row.message for row in rows}
     assert list(reasons) == ([""] if counted_in == "long long" else ["undefined"])
     assert counted_in == "long long" or "signed integer overflow" in reasons["undefined"]
+
+
+def test_an_offset_into_a_workspace_larger_than_the_arrays_is_found_if_it_overflows(
+    tmp_path: Path, host: DeviceEvaluator
+) -> None:
+    """In the config with the largest workspace, not in the first one."""
+    shutil.copytree(shipped("templates") / "norm", tmp_path / "norm")
+    path = tmp_path / "norm" / "norm_groups.cu.j2"
+    text = path.read_text(encoding="utf-8")
+    wide, narrow = "return (image * GROUPS", "return (static_cast<int>(image) * GROUPS"
+    assert wide in text
+    path.write_text(text.replace(wide, narrow), encoding="utf-8")
+    sanitizing = DeviceEvaluator(["host:check"], 1)
+    try:
+        (row,) = FamilyCheck(CasePlan(load_template(path), host.info), host, sanitizing=lambda: sanitizing).rows(most=0)
+    finally:
+        sanitizing.close()
+    assert "signed integer overflow" in row.message
 
 
 def test_one_config_is_verified_however_late_it_is(tmp_path: Path, host: DeviceEvaluator) -> None:
