@@ -56,6 +56,7 @@ def shrink(
 ) -> None:
     """Delete from a copy of a database what users of recorded results seldom read.
 
+    With any option it deletes the clock of each sample, whose median remains.
     With `best_texts_only` it keeps the rendered text of the kernels in the view `best`, and only the hashes of the
     others, which is most of a file's size. With `fastest` it keeps so many of the correct trials of each study, tuning
     target, device and accuracy class, and those that other rows refer to (finals, profiles, ...). With `latest_only` it
@@ -124,6 +125,7 @@ def _shrink(path: Path, *statements: str) -> None:
     try:
         for statement in statements:
             connection.execute(statement)
+        connection.execute("UPDATE measurements SET sm_clocks_mhz = NULL")
         connection.execute("DELETE FROM paragraphs WHERE id NOT IN (SELECT paragraph_id FROM source_paragraphs)")
         connection.execute("VACUUM")
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_of_correct_trials_a_small_copy_keeps_the_fastest_and_those_in_finals(tm
         assert counted == (3, 5), "nothing is left of the slower one"
     with Store(small, create=False) as copied:
         copied.check()
+
+
+def test_the_clock_of_each_sample_is_left_out_but_not_their_median(tmp_path: Path, store: Store) -> None:
+    scope = open_scope(store)
+    trial = correct(1, 10.0)
+    assert trial.timing is not None
+    timing = replace(trial.timing, sm_clocks_mhz=(1900.0, 1980.0, 1980.0))
+    store.trials.add(scope, replace(trial, timing=timing))
+    small = tmp_path / "small.db"
+    compact(store.path, small)
+    shrink(small, fastest=2)
+    with Store(small, create=False) as shipped_store:
+        assert shipped_store.query("SELECT sm_clock_mhz, sm_clocks_mhz FROM measurements").rows == ((1980.0, None),)
 
 
 def found(store: Store, *numbers: int, layer: Layer = CONV1, device: DeviceInfo = H200, fresh: bool = False) -> None:
